@@ -21,6 +21,8 @@ namespace muster::agent {
 namespace {
 
 constexpr absl::Duration kFarewell = absl::Seconds(5);  // how long the last report is tried
+// Who interrupts a second time waits for no process that removes what the workers left.
+constexpr absl::Duration kHastyFarewell = absl::Milliseconds(100);
 constexpr int kSweepTimeoutMs = 5000;
 // What a failed worker's files may take to be read. Its failure must not be kept from the others
 // for longer than that.
@@ -330,7 +332,7 @@ void Agent::SignalWorkerGroups(const SignalWorkers& effect) {
     // with it the group, is still the worker's.
     if (signal != SIGKILL || worker.start_time == 0) continue;
     const std::optional<ProcessInfo> now = ReadProcess(worker.pid);
-    if (now && now->start_time == worker.start_time) {
+    if (now && now->start_time == worker.start_time && !KillGroupButTrackers(worker.pid)) {
       ::kill(-worker.pid, SIGKILL);
     }
   }
@@ -346,7 +348,9 @@ void Agent::Perform(const AwaitDescendants&) { guardian_.Sweep(0); }
 
 void Agent::Perform(const NameDescendants&) {
   DescendantsNamed listed;
-  for (const ProcessInfo& process : ListDescendants(guardian_.pid())) {
+  std::vector<ProcessInfo> left = ListDescendants(guardian_.pid());
+  TakeOutTrackers(left);
+  for (const ProcessInfo& process : left) {
     if (process.state != 'Z')
       listed.names.push_back(absl::StrCat(CommandOf(process.pid), " (pid ", process.pid, ")"));
   }
@@ -379,13 +383,16 @@ void Agent::Perform(const Finish& effect) {
   sight_.metrics.Close();
   sight_.desk.Close();
   sight_.next_steps.cancel();
-  guardian_.BeginShutdown(kFarewell, [this](bool ended) {
-    if (ended) {
-      OnGuardianEnded();
-    } else {
-      EndDescendantsAside([this] { OnGuardianEnded(); });
-    }
-  });
+  using IfLate = GuardianClient::IfLate;
+  const IfLate if_late = effect.in_haste ? IfLate::kLeave : IfLate::kKill;
+  guardian_.BeginShutdown(effect.in_haste ? kHastyFarewell : kFarewell, if_late,
+                          [this, if_late](bool ended) {
+                            if (ended || if_late == IfLate::kLeave) {
+                              OnGuardianEnded();
+                            } else {
+                              EndDescendantsAside([this] { OnGuardianEnded(); });
+                            }
+                          });
   link_->Close(kFarewell, [this] {
     link_is_closed_ = true;
     FinishIfAllIsClosed();

@@ -641,7 +641,7 @@ void AgentCore::EndWith(JobOutcome outcome, Turn& turn) {
 void AgentCore::Conclude(JobOutcome outcome, Turn& turn) {
   Enter(NodePhase::kDone);
   turn.Do(ShowStatus{""});
-  turn.Do(Finish{std::move(outcome)});
+  turn.Do(Finish{.outcome = std::move(outcome), .in_haste = ladder_.is_in_haste()});
 }
 
 }  // namespace muster::agent

@@ -147,6 +147,7 @@ struct Announce {
 // The agent is done; no worker is left, apart from those named unkillable.
 struct Finish {
   JobOutcome outcome;
+  bool in_haste = false;  // after a second interrupt
 };
 using Effect = std::variant<SendReport, ReservePorts, StartWorkers, SignalWorkers, EndWorker,
                             TellStop, TellRoundOver, SweepDescendants, AwaitDescendants,

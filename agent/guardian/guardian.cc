@@ -75,9 +75,10 @@ class Guardian {
       ReadExecResults();
       Reap();
       AnswerSweep();
+      EndTrackers();
       if (!writer_.Flush().ok()) agent_gone_ = true;
     }
-    const bool are_all_gone = KillOwnDescendants(kKillTimeoutMs).empty();
+    const bool are_all_gone = KillOwnDescendants(kKillTimeoutMs, TrackersUntil()).empty();
     for (const std::string& path : remove_at_end_) RemoveOwnedPath(path);
     if (are_all_gone && !notice_.empty() && HasAgentEnded()) HandOverNotice();
   }
@@ -107,7 +108,8 @@ class Guardian {
 
   int LookAgainMs() const {
     if (sweep_signal_) return *sweep_signal_ == 0 ? kWaitLookAgainMs : kSweepLookAgainMs;
-    const MonoTime next = warm_ ? warm_->NextDeadline() : MonoTime::InfiniteFuture();
+    const MonoTime next = Min(warm_ ? warm_->NextDeadline() : MonoTime::InfiniteFuture(),
+                              trackers_until_.value_or(MonoTime::InfiniteFuture()));
     if (next.is_infinite()) return -1;
     const int64_t left_ms = absl::ToInt64Milliseconds(next - MonoNow()) + 1;
     return static_cast<int>(std::clamp<int64_t>(left_ms, 0, 1000));
@@ -237,6 +239,10 @@ class Guardian {
   void SignalGroup(uint64_t worker_id, int signal) {
     for (const auto& [pid, worker] : workers_) {
       if (worker.worker_id != worker_id) continue;
+      if (signal == SIGKILL && KillGroupButTrackers(pid)) {
+        trackers_until_ = MonoNow() + kTrackerTime;
+        return;
+      }
       // A child that has not got to setsid() yet has no group; the signal waits for it behind its
       // mask.
       if (::kill(-pid, signal) != 0 && errno == ESRCH) ::kill(pid, signal);
@@ -244,22 +250,36 @@ class Guardian {
     }
   }
 
+  MonoTime TrackersUntil() const { return trackers_until_.value_or(MonoNow() + kTrackerTime); }
+
+  void EndTrackers() {
+    if (!trackers_until_ || MonoNow() < *trackers_until_) return;
+    trackers_until_.reset();
+    std::vector<ProcessInfo> strays = ListStrays();
+    SignalProcesses(TakeOutTrackers(strays), SIGKILL);
+  }
+
+  // Trackers end by themselves, and nobody waits for them.
   void BeginSweep(int signal) {
     Reap();
     sweep_signal_ = signal;
-    SignalProcesses(ListStrays(), signal);
+    std::vector<ProcessInfo> strays = ListStrays();
+    TakeOutTrackers(strays);
+    SignalProcesses(strays, signal);
   }
 
   void AnswerSweep() {
     if (!sweep_signal_) return;
-    const std::vector<ProcessInfo> strays = ListStrays();
+    std::vector<ProcessInfo> strays = ListStrays();
+    const bool has_trackers = !TakeOutTrackers(strays).empty();
     if (*sweep_signal_ == SIGKILL) SignalProcesses(strays, SIGKILL);
     // One look at /proc can miss a process that changes its parent meanwhile, so emptiness is
     // believed after a second; without workers the kernel knows it exactly.
     if (!strays.empty()) return;
-    const bool is_alone = workers_.empty() && warm_pids_.empty();
-    if (is_alone ? HasChildren() : !ListStrays().empty()) return;
+    const bool is_alone = workers_.empty() && warm_pids_.empty() && !has_trackers;
+    if (is_alone ? HasChildren() : HasStrays()) return;
     sweep_signal_.reset();
+    if (has_trackers) trackers_until_ = TrackersUntil();
     Say(wire::Empty{});
   }
 
@@ -268,6 +288,12 @@ class Guardian {
     for (const auto& [pid, worker] : workers_) live.push_back(pid);
     live.insert(live.end(), warm_pids_.begin(), warm_pids_.end());
     return ListDescendants(::getpid(), live);
+  }
+
+  bool HasStrays() const {
+    std::vector<ProcessInfo> strays = ListStrays();
+    TakeOutTrackers(strays);
+    return !strays.empty();
   }
 
   bool HasAgentEnded() const {
@@ -304,6 +330,7 @@ class Guardian {
   std::optional<WarmParent> warm_;
   absl::btree_set<pid_t> warm_pids_;  // of it and of earlier ones, not reaped yet
   std::optional<int> sweep_signal_;
+  std::optional<MonoTime> trackers_until_;  // those of killed workers
   std::vector<std::string> remove_at_end_;
   std::string notice_;  // of the agent's death; empty: nobody is told
   bool agent_gone_ = false;

@@ -92,9 +92,12 @@ class GuardianClient {
   void Wake();
 
   // The orderly end without blocking: `on_ended(true)` follows when the guardian has ended, and
-  // `on_ended(false)` when it still has not after `timeout`: it is ended by force then, and with it
-  // its workers, but not what is below them (KillOwnDescendants). No other callback comes any more.
-  void BeginShutdown(absl::Duration timeout, std::function<void(bool ended)> on_ended);
+  // `on_ended(false)` when it still has not after `timeout`. With kKill it is ended by force then,
+  // and with it its workers, but not what is below them (KillOwnDescendants); with kLeave it goes
+  // on alone, as after the death of its agent. No other callback comes any more.
+  enum class IfLate { kKill, kLeave };
+  void BeginShutdown(absl::Duration timeout, IfLate if_late,
+                     std::function<void(bool ended)> on_ended);
 
   // The orderly end: closes the socket and waits for the guardian to have killed, removed and
   // ended. Blocks; no callback comes any more. False if it is still there after `timeout`

@@ -340,7 +340,7 @@ void GuardianClient::Wake() {
   if (state_->open && state_->pidfd) SendSignal(state_->pidfd, SIGCONT);
 }
 
-void GuardianClient::BeginShutdown(absl::Duration timeout,
+void GuardianClient::BeginShutdown(absl::Duration timeout, IfLate if_late,
                                    std::function<void(bool ended)> on_ended) {
   state_->TakeBackNotice();
   state_->Close();
@@ -351,8 +351,8 @@ void GuardianClient::BeginShutdown(absl::Duration timeout,
     return;
   }
   SendSignal(pidfd, SIGCONT);
-  const auto finish = [state = state_, on_ended](bool ended) {
-    if (!ended) SendSignal(state->pidfd, SIGKILL);
+  const auto finish = [state = state_, if_late, on_ended](bool ended) {
+    if (!ended && if_late == IfLate::kKill) SendSignal(state->pidfd, SIGKILL);
     asio::error_code ignored;
     state->end.close(ignored);
     state->end_timer.cancel();

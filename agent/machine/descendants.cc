@@ -14,12 +14,12 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "agent/machine/pidfd.h"
-#include "proto/base/mono_time.h"
 #include "proto/io/read_file.h"
 #include "proto/io/unique_fd.h"
 
@@ -169,6 +169,33 @@ std::string CommandOf(pid_t pid, const std::string& proc) {
   return command.size() > kBytesMax ? absl::StrCat(command.substr(0, kBytesMax), "...") : command;
 }
 
+bool IsResourceTracker(pid_t pid, const std::string& proc) {
+  const std::string command = TextOf(absl::StrCat(proc, "/", pid, "/cmdline"));
+  const std::vector<absl::string_view> words = absl::StrSplit(command, '\0');
+  // python -c 'from multiprocessing.resource_tracker import main;main(5)', and joblib's own.
+  for (size_t i = 1; i + 1 < words.size(); ++i) {
+    if (words[i] == "-c") return absl::StrContains(words[i + 1], "resource_tracker import main");
+  }
+  return false;
+}
+
+std::vector<ProcessInfo> TakeOutTrackers(std::vector<ProcessInfo>& processes) {
+  const auto trackers = std::stable_partition(
+      processes.begin(), processes.end(),
+      [](const ProcessInfo& process) { return !IsResourceTracker(process.pid); });
+  std::vector<ProcessInfo> taken(trackers, processes.end());
+  processes.erase(trackers, processes.end());
+  return taken;
+}
+
+bool KillGroupButTrackers(pid_t group) {
+  std::vector<ProcessInfo> members = ListDescendants(::getpid());
+  std::erase_if(members, [&](const ProcessInfo& p) { return ::getpgid(p.pid) != group; });
+  if (TakeOutTrackers(members).empty()) return false;
+  SignalProcesses(members, SIGKILL);
+  return true;
+}
+
 bool HasPendingSignal(pid_t pid, int signal, const std::string& proc) {
   const std::string status = TextOf(absl::StrCat(proc, "/", pid, "/status"));
   for (absl::string_view line : absl::StrSplit(status, '\n')) {
@@ -193,17 +220,18 @@ void SignalProcesses(const std::vector<ProcessInfo>& processes, int signal) {
 // children to us. So each turn lists them again, kills all that it finds, waits a moment by pidfd
 // for their ends, and reaps those that became ours; the kernel's "no child" is the only proof of
 // the end.
-std::vector<pid_t> KillOwnDescendants(int timeout_ms) {
+std::vector<pid_t> KillOwnDescendants(int timeout_ms, MonoTime trackers_until) {
   const pid_t self = ::getpid();
   const MonoTime deadline = MonoNow() + absl::Milliseconds(timeout_ms);
   while (true) {
     const std::vector<ProcessInfo> left = ListDescendants(self);
-    std::vector<UniqueFd> killed;
+    std::vector<UniqueFd> ending;
     for (const ProcessInfo& process : left) {
-      UniqueFd pidfd = SignalProcess(process, SIGKILL);
-      if (pidfd && killed.size() < kPidfdsMax) killed.push_back(std::move(pidfd));
+      const bool has_time = MonoNow() < trackers_until && IsResourceTracker(process.pid);
+      UniqueFd pidfd = SignalProcess(process, has_time ? 0 : SIGKILL);
+      if (pidfd && ending.size() < kPidfdsMax) ending.push_back(std::move(pidfd));
     }
-    AwaitEnd(std::move(killed), Min(deadline, MonoNow() + kLookAgain));
+    AwaitEnd(std::move(ending), Min(deadline, MonoNow() + kLookAgain));
     for (const ProcessInfo& process : left) {
       if (process.parent == self) ::waitpid(process.pid, nullptr, WNOHANG);
     }

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "proto/base/mono_time.h"
 
 namespace muster::agent {
 
@@ -45,6 +47,23 @@ std::vector<ProcessInfo> ListDescendants(pid_t root, const std::vector<pid_t>& e
 // it has gone.
 std::string CommandOf(pid_t pid, const std::string& proc = "/proc");
 
+// Whether the process is Python's resource tracker, or joblib's: it removes what its parents have
+// left in shared memory once they have ended, and ends by itself.
+//
+// Source: CPython, multiprocessing/resource_tracker.py
+bool IsResourceTracker(pid_t pid, const std::string& proc = "/proc");
+
+// How long a tracker may take for that once its parents were killed.
+inline constexpr absl::Duration kTrackerTime = absl::Seconds(1);
+
+// Takes the trackers out of `processes` and returns them.
+std::vector<ProcessInfo> TakeOutTrackers(std::vector<ProcessInfo>& processes);
+
+// SIGKILLs what is below this process in process group `group`, but trackers. False, and nothing is
+// done, where the group has none: the kernel's signal to the group misses nobody, while what forks
+// now is left to a sweep.
+bool KillGroupButTrackers(pid_t group);
+
 // Whether `signal` has been sent to the process and waits there, because it is blocked.
 bool HasPendingSignal(pid_t pid, int signal, const std::string& proc = "/proc");
 
@@ -52,10 +71,12 @@ bool HasPendingSignal(pid_t pid, int signal, const std::string& proc = "/proc");
 bool HasChildren();
 
 // SIGKILLs every descendant of this process, stopped ones included, until none is left or
-// `timeout_ms` is over, and reaps those that become its children. Blocks meanwhile. For a child
+// `timeout_ms` is over, and reaps those that become its children; trackers not before
+// `trackers_until`. Blocks meanwhile. For a child
 // subreaper: the guardian at its end, the agent after on_lost. Returns the pids that are still
 // there.
-std::vector<pid_t> KillOwnDescendants(int timeout_ms);
+std::vector<pid_t> KillOwnDescendants(int timeout_ms,
+                                      MonoTime trackers_until = MonoNow() + kTrackerTime);
 
 // Sends `signal` to each of `processes` that is still the process that was listed, never to one
 // that has got its pid since.

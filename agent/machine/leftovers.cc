@@ -17,6 +17,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "agent/machine/descendants.h"
 #include "agent/machine/pidfd.h"
 #include "agent/process/runtime_directory.h"
 #include "proto/io/read_file.h"
@@ -43,6 +44,7 @@ bool IsOfJob(const std::string& pid, const std::string& directory) {
   return absl::StrContains(environment, absl::StrCat("=", directory, "/"));
 }
 
+// But resource trackers: those end by themselves once the others are gone.
 std::vector<int> KillProcessesOf(const std::string& directory) {
   std::vector<int> killed;
   for (int look = 0; look < kLooks; ++look) {
@@ -51,7 +53,7 @@ std::vector<int> KillProcessesOf(const std::string& directory) {
       int pid;
       if (!absl::SimpleAtoi(name, &pid) || pid == ::getpid()) continue;
       const UniqueFd pidfd = OpenPidfd(pid);  // before it is judged: then it is the judged one
-      if (!pidfd || !IsOfJob(name, directory)) continue;
+      if (!pidfd || !IsOfJob(name, directory) || IsResourceTracker(pid)) continue;
       if (!SendSignal(pidfd, SIGKILL)) continue;
       found = true;
       if (!absl::c_linear_search(killed, pid)) killed.push_back(pid);

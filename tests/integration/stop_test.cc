@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/job_under_test.h"
@@ -227,6 +228,66 @@ TEST_F(Leftovers, AreNoneAfterTheGuardianWasKilled) {
   const SubprocessResult result = job.Wait();
   EXPECT_TRUE(result.ended && result.exit_code > 0) << ToString(result);
   ExpectNothingIsLeft();
+}
+
+// Has shared memory that is never unlinked, as a worker that is killed in the middle, a child that
+// holds the resource tracker's pipe too, and takes no signal that can be ignored.
+constexpr char kSharesMemory[] = R"(
+import multiprocessing, os, signal, time
+from multiprocessing import resource_tracker, shared_memory
+for s in (signal.SIGINT, signal.SIGTERM): signal.signal(s, signal.SIG_IGN)
+memory = shared_memory.SharedMemory(create=True, size=1 << 20)
+tracker = '/proc/%d/cmdline' % resource_tracker._resource_tracker._pid
+while 'resource_tracker' not in open(tracker).read(): time.sleep(0.01)  # not in exec any more
+multiprocessing.get_context('fork').Process(target=time.sleep, args=(1000,)).start()
+out, rank = os.environ['OUT'], os.environ['RANK']
+with open(out + '/memory' + rank, 'w') as file: file.write('/dev/shm/' + memory.name)
+open(out + '/ready' + rank, 'w').close()
+while True: time.sleep(1)
+)";
+
+class SharedMemory : public Leftovers {
+ protected:
+  SharedMemory()
+      : job_(Start({"run", "--nproc_per_node=2", "--shutdown_timeout=1",
+                    PythonScript("train.py", kSharesMemory)})) {
+    WaitForWorkers();
+    for (const char* file : {"memory0", "memory1"}) {
+      memory_.push_back(ReadOut(file));
+      EXPECT_TRUE(FileExists(memory_.back())) << memory_.back();
+    }
+  }
+  void ExpectItIsGone() {
+    ExpectNothingIsLeft();
+    for (const std::string& memory : memory_) EXPECT_FALSE(FileExists(memory)) << memory;
+  }
+  Subprocess job_;
+  std::vector<std::string> memory_;
+};
+
+TEST_F(SharedMemory, OfWorkersThatOutlivedTheirGraceIsGone) {
+  job_.Signal(SIGTERM);
+  EXPECT_THAT(job_.Wait(), ExitsWith(143));
+  ExpectItIsGone();
+}
+
+TEST_F(SharedMemory, OfWorkersThatASecondInterruptHasKilledIsGone) {
+  job_.Signal(SIGINT);
+  job_.Signal(SIGINT);
+  EXPECT_THAT(job_.Wait(), ExitsWith(130));
+  ExpectItIsGone();
+}
+
+TEST_F(SharedMemory, IsGoneAfterTheAgentWasKilled) {
+  job_.Signal(SIGKILL);
+  EXPECT_EQ(job_.Wait().signal, SIGKILL);
+  ExpectItIsGone();
+}
+
+TEST_F(SharedMemory, IsGoneAfterTheGuardianWasKilled) {
+  kill(GuardianOf(job_), SIGKILL);
+  EXPECT_TRUE(job_.Wait().ended);
+  ExpectItIsGone();
 }
 
 // In a control group that is marked as delegated to the processes in it.

@@ -401,6 +401,48 @@ TEST_F(Guardian, AnswersASweepOnlyWhenThoseThatIgnoreTheSignalAreGoneToo) {
   EXPECT_TRUE(agent_.RunUntil([&] { return agent_.num_empty == 1; }));
 }
 
+// One that does as Python's resource tracker: is in the worker's group, takes no SIGTERM, and
+// removes what the worker has left once the worker is gone.
+class GuardianOfTrackers : public Guardian {
+ protected:
+  GuardianOfTrackers() {
+    const std::string fifo = directory_ + "/fifo";
+    const std::string tracker = absl::StrCat("echo ready; read line < ", fifo, "; : > ", directory_,
+                                             "/has_removed; : resource_tracker import main");
+    started_ = agent_.StartAndReadLine(
+        Shell(1, absl::StrCat("mkfifo ", fifo, "; trap '' TERM; sh -c '", tracker, "' & exec 3> ",
+                              fifo, "; exec sleep 1000")));
+  }
+  bool HasRemoved() const { return std::filesystem::exists(directory_ + "/has_removed"); }
+  std::string started_;
+};
+
+TEST_F(GuardianOfTrackers, SparesThemWhenItKillsAGroupAndWhenItSweeps) {
+  ASSERT_EQ(started_, "ready");
+  agent_.client->SignalGroup(1, SIGKILL);
+  ASSERT_TRUE(agent_.RunUntilExit(1));
+  agent_.client->Sweep(SIGTERM);
+  ASSERT_TRUE(agent_.RunUntil([&] { return agent_.num_empty == 1; }));
+  ASSERT_TRUE(agent_.client->Shutdown(kDeadline));
+  EXPECT_TRUE(HasRemoved());
+}
+
+TEST_F(GuardianOfTrackers, SparesThemAtTheEndOfTheAgent) {
+  ASSERT_EQ(started_, "ready");
+  ASSERT_TRUE(agent_.client->Shutdown(kDeadline));
+  EXPECT_TRUE(HasRemoved());
+}
+
+TEST_F(Guardian, EndsATrackerThatDoesNotEndByItself) {
+  const UniqueFd tracker = Watch(std::stoi(agent_.StartAndReadLine(Shell(
+      1, "sh -c 'echo $$; kill -STOP $$; : resource_tracker import main' & exec sleep 1000"))));
+  agent_.client->SignalGroup(1, SIGKILL);
+  ASSERT_TRUE(agent_.RunUntilExit(1));
+  agent_.client->Sweep(SIGKILL);
+  ASSERT_TRUE(agent_.RunUntil([&] { return agent_.num_empty == 1; })) << "it is not waited for";
+  EXPECT_TRUE(IsReadable(tracker.get(), kDeadline));
+}
+
 TEST_F(Guardian, RemovesWhatWasRegisteredWhenTheAgentGoes) {
   const std::string file = WriteFile("board", "x", 0600);
   std::filesystem::create_directories(directory_ + "/sockets/inner");

@@ -115,6 +115,24 @@ TEST_F(FakeProc, EndsOnACircleOfParents) {
   EXPECT_THAT(Pids(ListDescendants(10, {}, root_)), ElementsAre(11, 12));
 }
 
+TEST_F(FakeProc, KnowsResourceTrackersByTheirCommandLine) {
+  const auto is_tracker = [this](const std::string& command_line) {
+    Add(10, 1);
+    Write("10/cmdline", command_line);
+    return IsResourceTracker(10, root_);
+  };
+  using namespace std::string_literals;
+  EXPECT_TRUE(is_tracker(
+      "/usr/bin/python3\0-B\0-c\0from multiprocessing.resource_tracker import main;main(5)\0"s));
+  EXPECT_TRUE(
+      is_tracker("python\0-c\0from joblib.externals.loky.backend.resource_tracker import "
+                 "main; main(9, False)\0"s));
+  EXPECT_FALSE(is_tracker("python\0train.py\0resource_tracker import main\0"s));
+  EXPECT_FALSE(is_tracker("python\0-c"s));
+  EXPECT_FALSE(is_tracker(""));
+  EXPECT_FALSE(IsResourceTracker(11, root_)) << "a process that has ended";
+}
+
 // A child that has a child in a session of its own; both are stopped, and the middle one ends by
 // itself.
 TEST(KillOwnDescendants, EndsStoppedProcessesAndOrphansOfTheirOwnSession) {
