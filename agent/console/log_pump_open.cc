@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -11,6 +12,7 @@
 #include "agent/console/log_pump_state.h"
 #include "agent/console/pty.h"
 #include "agent/console/worker_screen.h"
+#include "nlohmann/json.hpp"
 #include "proto/base/status_macros.h"
 
 namespace muster::agent {
@@ -54,7 +56,14 @@ LogPump::State::LogPaths LogPump::State::ListPaths(const std::vector<WorkerPlan>
     if (is_filtered) paths.files.push_back(FilteredPath(stream));
   }
   if (options.has_hook) paths.files.push_back(HookPath());
+  if (!options.logs.log_dir.empty()) paths.about = {AboutPath(), About(plans)};
   return paths;
+}
+
+std::string LogPump::State::About(const std::vector<WorkerPlan>& plans) const {
+  nlohmann::ordered_json about = {{"schema", 1}, {"node", options.host}};
+  for (const WorkerPlan& plan : plans) about["ranks"].push_back(plan.who.rank.value());
+  return about.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 absl::StatusOr<LogPump::State::OpenFiles> LogPump::State::MakeFiles(
@@ -66,6 +75,13 @@ absl::StatusOr<LogPump::State::OpenFiles> LogPump::State::MakeFiles(
   for (const std::string& path : paths.files) {
     MUSTER_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Open(folder, path, writer));
     files.emplace(path, std::move(file));
+  }
+  if (paths.about) {
+    const auto& [path, text] = *paths.about;
+    MUSTER_ASSIGN_OR_RETURN(const UniqueFd file,
+                            folder.OpenFile(path, O_WRONLY | O_CREAT | O_TRUNC));
+    // What a full disk means is for the workers' own files to tell.
+    std::ignore = ::write(file.get(), text.data(), text.size());
   }
   return files;
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -113,10 +114,14 @@ struct LogPump::State {
   struct LogPaths {
     std::vector<std::string> directories;
     std::vector<std::string> files;
+    std::optional<std::pair<std::string, std::string>> about;  // AboutPath() and its text
   };
   LogPaths ListPaths(const std::vector<WorkerPlan>& plans) const;
   static std::string LogFileOf(const Worker& worker, ConsoleStream stream);
   std::string HookPath() const { return attempt_directory + "/hook.log"; }
+  // Whose logs these are, for who finds those of all nodes in one place; with --log_dir alone.
+  std::string AboutPath() const { return attempt_directory + "/node.json"; }
+  std::string About(const std::vector<WorkerPlan>& plans) const;
   std::string FilteredPath(ConsoleStream stream) const;
   // By path. Runs aside.
   using OpenFiles = std::map<std::string, OutputFile>;

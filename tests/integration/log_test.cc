@@ -53,7 +53,8 @@ TEST_F(Logs, RedirectedStreamsGoToTheFilesOfTheirRankAlone) {
 
 TEST_F(Logs, TheFolderOfARunBeginsWithItsId) {
   RunWith({"-r", "3"}, kSpeaks);
-  EXPECT_THAT(FilesBelow(logs()), Each(MatchesRegex("j7_[^/]+/(attempt_0/0/.*|diary.jsonl)")));
+  EXPECT_THAT(FilesBelow(logs()),
+              Each(MatchesRegex("j7_[^/]+/(attempt_0/(0/.*|node.json)|diary.jsonl)")));
 }
 
 TEST_F(Logs, TwoRunsNeverShareAFolder) {

@@ -66,6 +66,19 @@ TEST_F(LogPumpTest, MakesADirectoryForEachWorkerAndNamesItsErrorFile) {
   EXPECT_EQ(streams_[11].error_file, Path("attempt_0/11/error.json"));
 }
 
+// Several nodes may be given one --log_dir on a shared file system.
+TEST_F(LogPumpTest, SaysInEachAttemptOfWhichNodeAndRanksItIs) {
+  Start({.log_dir = directory_});
+  EXPECT_EQ(Log("node.json"), "{\"schema\":1,\"node\":\"h\",\"ranks\":[10,11]}\n");
+  OpenWith(1, {{LocalRank(0), Rank(4)}});
+  EXPECT_EQ(ReadAll(Path("attempt_1/node.json")), "{\"schema\":1,\"node\":\"h\",\"ranks\":[4]}\n");
+}
+
+TEST_F(LogPumpTest, SaysNothingInAFolderThatIsRemovedIfNobodyWritesToIt) {
+  Start({});
+  EXPECT_FALSE(std::filesystem::exists(Path("attempt_0/node.json")));
+}
+
 TEST_F(LogPumpTest, WritesRedirectedStreamsToFilesOnly) {
   Start(Redirect());
   Put(streams_[1].stdout_fd, "out");
