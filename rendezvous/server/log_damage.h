@@ -26,9 +26,15 @@ std::optional<LogEnd> DecodeLogEnd(const std::string& bytes);
 inline constexpr int kLogSaltsAt = 16;
 inline constexpr int kLogSaltsBytes = 8;
 
+enum class LogTail {
+  kWhole,
+  kTorn,  // of a last transaction that is not whole: most likely it was being written
+  kLost,  // what was durable is lost
+};
+
 // `log` is the whole file, and `end` an end that it has had, if one is known. A transaction begins
 // after the one before it is durable: where a frame is damaged and two transactions end there or
 // behind it, the first of them was.
-bool HasLostTransactions(const std::string& log, const std::optional<LogEnd>& end);
+LogTail JudgeLog(const std::string& log, const std::optional<LogEnd>& end);
 
 }  // namespace muster::rendezvous

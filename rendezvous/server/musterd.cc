@@ -60,6 +60,9 @@ absl::StatusOr<State> OpenState(asio::io_context& loop, const std::string& direc
   auto file = StateFile::Open(directory, absl::ToUnixMillis(absl::Now()), MonoNow());
   if (!file.ok()) return file.status();
   State state{.contents = (*file)->TakeContents()};
+  if (!state.contents.note.empty()) {
+    log::Write(log::Level::kWarning, "state_torn", state.contents.note);
+  }
   state.keeper = std::make_unique<StateWriter>(loop, *std::move(file));
   return state;
 }

@@ -225,9 +225,17 @@ absl::Status StateFile::OpenDatabase() {
   constexpr int kFlags =
       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOFOLLOW | SQLITE_OPEN_NOMUTEX;
   const std::string log_path = path_ + kLogSuffix, end_path = path_ + kLogEndSuffix;
-  if (HasLostTransactions(ReadWhole(log_path), DecodeLogEnd(ReadWhole(end_path)))) {
-    return absl::DataLossError(absl::StrCat(
-        log_path, " is damaged; what was written after the damage is lost. ", kMoveAway));
+  switch (JudgeLog(ReadWhole(log_path), DecodeLogEnd(ReadWhole(end_path)))) {
+    case LogTail::kWhole:
+      break;
+    case LogTail::kTorn:
+      contents_.note = absl::StrCat("the newest transaction in ", log_path,
+                                    " is not whole, as after a crash while it was written; the "
+                                    "state before it is used");
+      break;
+    case LogTail::kLost:
+      return absl::DataLossError(absl::StrCat(
+          log_path, " is damaged; what was written after the damage is lost. ", kMoveAway));
   }
   constexpr int kEndFlags = O_CREAT | O_WRONLY | O_CLOEXEC | O_NOFOLLOW;
   log_end_ = UniqueFd(::open(end_path.c_str(), kEndFlags, 0600));

@@ -36,6 +36,7 @@ class StateFile {
     ServerTerm term;
     ServerTerm first_term;
     std::vector<KeptJob> jobs;
+    std::string note;  // a sentence for people where the newest transaction is not used
   };
 
   // Makes `directory` (0700) and the file if they are not there. `unix_millis` is the wall clock's.
