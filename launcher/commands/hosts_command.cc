@@ -26,6 +26,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/io/job_key.h"
 #include "proto/io/log.h"
+#include "proto/io/random_bytes.h"
 #include "proto/io/unique_fd.h"
 #include "proto/io/user_secret.h"
 

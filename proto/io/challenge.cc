@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "proto/base/status_macros.h"
+#include "proto/io/openssl_error.h"
 
 namespace muster {
 namespace {
@@ -27,9 +27,10 @@ std::string Prove(absl::string_view direction, const Key& key, const ChallengeTr
   AppendPart(&text, t.server_nonce);
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
-  MUSTER_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-                    reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest,
-                    &size) != nullptr);
+  RequireOpenSsl(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                      reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest,
+                      &size) != nullptr,
+                 "make a proof");
   return std::string(reinterpret_cast<char*>(digest), size);
 }
 

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "proto/base/status_macros.h"
+#include "proto/io/openssl_error.h"
 
 namespace muster {
 namespace {
@@ -24,37 +24,40 @@ using Certificate = std::unique_ptr<X509, Free>;
 using Extension = std::unique_ptr<X509_EXTENSION, Free>;
 using Buffer = std::unique_ptr<BIO, Free>;
 
+void RequireCertificate(bool has_worked) { RequireOpenSsl(has_worked, "make a certificate"); }
+
 KeyPair MakeKeyPair(const Key& channel_key, absl::string_view label) {
   const Key seed = DeriveSubkey(channel_key, label);
   KeyPair pair(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, seed.data(), seed.size()));
-  MUSTER_CHECK(pair != nullptr);
+  RequireOpenSsl(pair != nullptr, "make a key");
   return pair;
 }
 
 void SetName(X509_NAME* name, const std::string& common_name) {
-  MUSTER_CHECK(X509_NAME_add_entry_by_txt(
-                   name, "CN", MBSTRING_ASC,
-                   reinterpret_cast<const unsigned char*>(common_name.c_str()), -1, -1, 0) == 1);
+  RequireCertificate(
+      X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC,
+                                 reinterpret_cast<const unsigned char*>(common_name.c_str()), -1,
+                                 -1, 0) == 1);
 }
 
 void AddExtension(X509* certificate, X509* issuer, int nid, const std::string& value) {
   X509V3_CTX context;
   X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
   Extension extension(X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str()));
-  MUSTER_CHECK(extension != nullptr);
-  MUSTER_CHECK(X509_add_ext(certificate, extension.get(), -1) == 1);
+  RequireCertificate(extension != nullptr);
+  RequireCertificate(X509_add_ext(certificate, extension.get(), -1) == 1);
 }
 
 Certificate MakeUnsigned(EVP_PKEY* key, int64_t serial, const std::string& common_name) {
   Certificate certificate(X509_new());
-  MUSTER_CHECK(certificate != nullptr);
+  RequireCertificate(certificate != nullptr);
   X509* x = certificate.get();
-  MUSTER_CHECK(X509_set_version(x, X509_VERSION_3) == 1);
-  MUSTER_CHECK(ASN1_INTEGER_set_int64(X509_get_serialNumber(x), serial) == 1);
-  MUSTER_CHECK(ASN1_TIME_set_string_X509(X509_getm_notBefore(x), "19700101000000Z") == 1);
-  MUSTER_CHECK(ASN1_TIME_set_string_X509(X509_getm_notAfter(x), "99991231235959Z") == 1);
+  RequireCertificate(X509_set_version(x, X509_VERSION_3) == 1);
+  RequireCertificate(ASN1_INTEGER_set_int64(X509_get_serialNumber(x), serial) == 1);
+  RequireCertificate(ASN1_TIME_set_string_X509(X509_getm_notBefore(x), "19700101000000Z") == 1);
+  RequireCertificate(ASN1_TIME_set_string_X509(X509_getm_notAfter(x), "99991231235959Z") == 1);
   SetName(X509_get_subject_name(x), common_name);
-  MUSTER_CHECK(X509_set_pubkey(x, key) == 1);
+  RequireCertificate(X509_set_pubkey(x, key) == 1);
   return certificate;
 }
 
@@ -67,7 +70,7 @@ Certificate MakeAuthority(EVP_PKEY* key, const std::string& name) {
   AddExtension(x, x, NID_basic_constraints, "critical,CA:TRUE,pathlen:0");
   AddExtension(x, x, NID_key_usage, "critical,keyCertSign");
   AddExtension(x, x, NID_subject_key_identifier, "hash");
-  MUSTER_CHECK(X509_sign(x, key, nullptr) > 0);
+  RequireCertificate(X509_sign(x, key, nullptr) > 0);
   return certificate;
 }
 
@@ -83,7 +86,7 @@ Certificate MakeLeaf(EVP_PKEY* key, TlsRole role, const std::string& name, X509*
   AddExtension(x, authority, NID_ext_key_usage, is_server ? "serverAuth" : "clientAuth");
   AddExtension(x, authority, NID_authority_key_identifier, "keyid:always");
   AddExtension(x, authority, NID_subject_alt_name, absl::StrCat("DNS:", name));
-  MUSTER_CHECK(X509_sign(x, authority_key, nullptr) > 0);
+  RequireCertificate(X509_sign(x, authority_key, nullptr) > 0);
   return certificate;
 }
 
@@ -95,14 +98,15 @@ std::string Contents(BIO* buffer) {
 
 std::string ToPem(X509* certificate) {
   Buffer buffer(BIO_new(BIO_s_mem()));
-  MUSTER_CHECK(PEM_write_bio_X509(buffer.get(), certificate) == 1);
+  RequireOpenSsl(PEM_write_bio_X509(buffer.get(), certificate) == 1, "write a certificate or key");
   return Contents(buffer.get());
 }
 
 std::string ToPem(EVP_PKEY* key) {
   Buffer buffer(BIO_new(BIO_s_mem()));
-  MUSTER_CHECK(PEM_write_bio_PrivateKey(buffer.get(), key, nullptr, nullptr, 0, nullptr, nullptr) ==
-               1);
+  RequireOpenSsl(
+      PEM_write_bio_PrivateKey(buffer.get(), key, nullptr, nullptr, 0, nullptr, nullptr) == 1,
+      "write a certificate or key");
   return Contents(buffer.get());
 }
 

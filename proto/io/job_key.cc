@@ -4,15 +4,14 @@
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 #include <openssl/params.h>
-#include <sys/random.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <memory>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "proto/base/status_macros.h"
+#include "proto/io/openssl_error.h"
+#include "proto/io/random_bytes.h"
 
 namespace muster {
 namespace {
@@ -23,9 +22,9 @@ Key Hkdf(absl::string_view secret, std::string info) {
   using Kdf = std::unique_ptr<EVP_KDF, decltype(&EVP_KDF_free)>;
   using Context = std::unique_ptr<EVP_KDF_CTX, decltype(&EVP_KDF_CTX_free)>;
   Kdf kdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr), &EVP_KDF_free);
-  MUSTER_CHECK(kdf != nullptr);
+  RequireOpenSsl(kdf != nullptr, "derive a key");
   Context context(EVP_KDF_CTX_new(kdf.get()), &EVP_KDF_CTX_free);
-  MUSTER_CHECK(context != nullptr);
+  RequireOpenSsl(context != nullptr, "derive a key");
   std::string digest = "SHA256", salt(kSalt), input(secret);
   const OSSL_PARAM params[] = {
       OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest.data(), 0),
@@ -34,7 +33,8 @@ Key Hkdf(absl::string_view secret, std::string info) {
       OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, info.data(), info.size()),
       OSSL_PARAM_construct_end()};
   Key key;
-  MUSTER_CHECK(EVP_KDF_derive(context.get(), key.data(), key.size(), params) == 1);
+  RequireOpenSsl(EVP_KDF_derive(context.get(), key.data(), key.size(), params) == 1,
+                 "derive a key");
   return key;
 }
 
@@ -48,7 +48,9 @@ Key DeriveJobKey(absl::string_view secret, absl::string_view run_id) {
   // The run id enters by its digest: OpenSSL bounds the length of HKDF's info.
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
-  MUSTER_CHECK(EVP_Digest(run_id.data(), run_id.size(), digest, &size, EVP_sha256(), nullptr) == 1);
+  RequireOpenSsl(
+      EVP_Digest(run_id.data(), run_id.size(), digest, &size, EVP_sha256(), nullptr) == 1,
+      "hash a run id");
   return Hkdf(secret,
               absl::StrCat("job key:", absl::string_view(reinterpret_cast<char*>(digest), size)));
 }
@@ -62,17 +64,6 @@ Key DeriveSubkey(const Key& key, absl::string_view label) {
 std::string ChannelName(const Key& channel_key) {
   const Key name = DeriveSubkey(channel_key, "name");
   return absl::StrCat(absl::BytesToHexString(AsText(name).substr(0, 8)), ".muster");
-}
-
-std::string RandomBytes(size_t num_bytes) {
-  std::string bytes(num_bytes, '\0');
-  size_t filled = 0;
-  while (filled < num_bytes) {
-    const ssize_t n = getrandom(bytes.data() + filled, num_bytes - filled, 0);
-    MUSTER_CHECK(n > 0 || errno == EINTR);
-    if (n > 0) filled += static_cast<size_t>(n);
-  }
-  return bytes;
 }
 
 Key DrawLifeKey() {

@@ -4,7 +4,7 @@
 // The channel key makes the TLS identity (identity.h): of the user alone, since one musterd serves
 // many jobs. The job key proves membership of one job on each stream (challenge.h).
 //
-// Threads: pure, but for RandomBytes, which is thread-safe.
+// Threads: pure.
 #pragma once
 
 #include <array>
@@ -36,9 +36,6 @@ Key DeriveSubkey(const Key& key, absl::string_view label);
 // certificates, what SNI asks for, and what an agent says in its hello; it reveals nothing of the
 // secret.
 std::string ChannelName(const Key& channel_key);
-
-// `num_bytes` from the kernel's generator.
-std::string RandomBytes(size_t num_bytes);
 
 // An agent draws a key for its life; its incarnation follows from it. Only the agent and its
 // guardian know the key, so that nobody else can say that this incarnation has ended.

@@ -2,12 +2,12 @@
 
 #include <openssl/crypto.h>
 
-#include "proto/base/status_macros.h"
+#include "proto/io/openssl_error.h"
 
 namespace muster {
 
 void IgnoreOpenSslConfiguration() {
-  MUSTER_CHECK(OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr) == 1);
+  RequireOpenSsl(OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, nullptr) == 1, "start");
 }
 
 }  // namespace muster

@@ -4,7 +4,7 @@
 #include <openssl/evp.h>
 
 #include "absl/strings/escaping.h"
-#include "proto/base/status_macros.h"
+#include "proto/io/openssl_error.h"
 
 namespace muster {
 namespace {
@@ -24,19 +24,19 @@ struct Sha256::Context {
 };
 
 Sha256::Sha256() : context_(std::make_unique<Context>()) {
-  MUSTER_CHECK(EVP_DigestInit_ex(context_->digest, Digest(), nullptr) == 1);
+  RequireOpenSsl(EVP_DigestInit_ex(context_->digest, Digest(), nullptr) == 1, "compute a SHA-256");
 }
 Sha256::~Sha256() = default;
 
 Sha256& Sha256::Add(const void* bytes, size_t count) {
-  MUSTER_CHECK(EVP_DigestUpdate(context_->digest, bytes, count) == 1);
+  RequireOpenSsl(EVP_DigestUpdate(context_->digest, bytes, count) == 1, "compute a SHA-256");
   return *this;
 }
 
 std::string Sha256::Finish() {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
-  MUSTER_CHECK(EVP_DigestFinal_ex(context_->digest, digest, &size) == 1);
+  RequireOpenSsl(EVP_DigestFinal_ex(context_->digest, digest, &size) == 1, "compute a SHA-256");
   return absl::BytesToHexString({reinterpret_cast<const char*>(digest), size});
 }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/job_key.h"
+#include "proto/io/random_bytes.h"
 #include "proto/io/unique_fd.h"
 
 namespace muster {

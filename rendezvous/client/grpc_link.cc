@@ -8,6 +8,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/io/descriptors.h"
 #include "proto/io/job_key.h"
+#include "proto/io/random_bytes.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/client/attend_stream.h"
 #include "rendezvous/link/inquiry_wire.h"

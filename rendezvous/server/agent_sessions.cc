@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/job_key.h"
+#include "proto/io/random_bytes.h"
 #include "proto/io/wire_check.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/link/inquiry_wire.h"

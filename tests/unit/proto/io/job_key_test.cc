@@ -37,8 +37,6 @@ TEST(ChannelName, IsAHostNameThatDependsOnTheSecret) {
   EXPECT_NE(name, ChannelName(DeriveChannelKey("another secret of a user")));
 }
 
-TEST(RandomBytes, DifferEachTime) { EXPECT_NE(RandomBytes(32), RandomBytes(32)); }
-
 TEST(LifeKey, IsAnotherForEachLifeAndSoIsItsIncarnation) {
   const Key first = DrawLifeKey();
   EXPECT_NE(first, DrawLifeKey());
