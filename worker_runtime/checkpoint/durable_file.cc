@@ -1,7 +1,6 @@
 #include "worker_runtime/checkpoint/durable_file.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -12,9 +11,11 @@
 #include <cstdio>
 #include <cstring>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/random_bytes.h"
 #include "proto/io/unique_fd.h"
 
 namespace muster::checkpoint {
@@ -192,14 +193,6 @@ std::string ParentOf(absl::string_view path) {
   return std::string(path.substr(0, std::max<size_t>(slash, 1)));
 }
 
-std::string RandomSuffix() {
-  uint64_t value = 0;
-  ssize_t got = 0;
-  do {
-    got = getrandom(&value, sizeof(value), 0);
-  } while (got < 0 && errno == EINTR);
-  MUSTER_CHECK(got == sizeof(value));
-  return absl::StrCat(absl::Hex(value, absl::kZeroPad16));
-}
+std::string RandomSuffix() { return absl::BytesToHexString(RandomBytes(8)); }
 
 }  // namespace muster::checkpoint

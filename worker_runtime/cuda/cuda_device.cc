@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/fatal_error.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/nn/meta_gpu.h"
 #include "worker_runtime/nn/operations.h"
@@ -99,19 +100,15 @@ std::optional<DeviceMemory> CudaDevice::memory() const {
                       .total_bytes = static_cast<int64_t>(memory->total_bytes)};
 }
 
-// The pool ends the process, which says why.
 void* CudaDevice::TakeMemory(size_t bytes) const {
   const auto memory = cuda().Allocate(bytes);
   if (memory.ok()) return *memory;
   const auto left = cuda().MemoryInfo();
-  std::fprintf(stderr, "device cuda: no memory for %zu bytes more (%s)%s\n", bytes,
-               std::string(memory.status().message()).c_str(),
-               left.ok() ? absl::StrCat(": ", left->free_bytes, " of ", left->total_bytes,
-                                        " bytes are free; a smaller batch, recomputing or a plan "
-                                        "that shards takes less")
-                               .c_str()
-                         : "");
-  return nullptr;
+  FatalError(absl::StrCat(
+      "device cuda: no memory for ", bytes, " bytes more (", memory.status().message(), ")",
+      left.ok() ? absl::StrCat(": ", left->free_bytes, " of ", left->total_bytes, " bytes are free")
+                : "",
+      "; a smaller batch, recomputing or a plan that shards takes less"));
 }
 
 void CudaDevice::GiveMemory(void* memory) const { Keep(cuda().Free(memory)); }

@@ -3,9 +3,10 @@
 
 #include <dnnl.h>
 
+#include <string>
 #include <vector>
 
-#include "proto/base/status_macros.h"
+#include "proto/base/fatal_error.h"
 #include "worker_runtime/kernels/matmul_f64.h"
 
 // Calls of the OpenMP runtime that oneDNN is linked with, which need not be this compiler's own.
@@ -27,6 +28,17 @@ class OneThread {
   const int before_;
 };
 
+const char* Why(dnnl_status_t status) {
+  switch (status) {
+    case dnnl_out_of_memory:
+      return "there is no memory for what it needs beside them";
+    case dnnl_unimplemented:
+      return "it has no code for this CPU";
+    default:
+      return "it has failed";
+  }
+}
+
 char Flag(Transpose transpose) { return transpose == Transpose::kYes ? 'T' : 'N'; }
 
 }  // namespace
@@ -38,7 +50,10 @@ void Matmul(MatmulShape shape, float alpha, MatmulOperand<float> a, MatmulOperan
   const dnnl_status_t status =
       dnnl_sgemm(Flag(a.transpose), Flag(b.transpose), shape.m, shape.n, shape.k, alpha, a.data,
                  a.stride, b.data, b.stride, c.beta, c.data, c.stride);
-  MUSTER_CHECK(status == dnnl_success);
+  if (status == dnnl_success) return;
+  FatalError("oneDNN cannot multiply matrices of " + std::to_string(shape.m) + " x " +
+             std::to_string(shape.k) + " and " + std::to_string(shape.k) + " x " +
+             std::to_string(shape.n) + ": " + Why(status));
 }
 
 void Matmul(MatmulShape shape, double alpha, MatmulOperand<double> a, MatmulOperand<double> b,

@@ -2,11 +2,13 @@
 // returns.
 #include "muster/device.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "muster/tensor.h"
+#include "proto/base/fatal_error.h"
 
 namespace muster {
 namespace {
@@ -20,7 +22,12 @@ class PastEvent final : public Event {
 }  // namespace
 
 void* Device::TakeMemory(size_t bytes) const {
-  return std::aligned_alloc(TensorPool::kAlignment, bytes);
+  void* const memory = std::aligned_alloc(TensorPool::kAlignment, bytes);
+  if (memory != nullptr) return memory;
+  FatalError(absl::StrCat("device ", name(), ": no memory for ", bytes, " bytes more (",
+                          std::strerror(errno), "); see the limits on memory (ulimit -v, ",
+                          "memory.max). A smaller batch, recomputing or a plan that shards takes ",
+                          "less"));
 }
 
 void Device::GiveMemory(void* memory) const { std::free(memory); }

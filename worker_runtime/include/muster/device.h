@@ -76,7 +76,8 @@ class Device {
 
   // The device's own memory; nothing if it is the host's, or unknown.
   virtual std::optional<DeviceMemory> memory() const { return std::nullopt; }
-  // Memory for elements, aligned to TensorPool::kAlignment; null if none is left.
+  // Memory for elements, aligned to TensorPool::kAlignment. Ends the process, which says how much
+  // it wanted, if none is left.
   virtual void* TakeMemory(size_t bytes) const;
   virtual void GiveMemory(void* memory) const;
 

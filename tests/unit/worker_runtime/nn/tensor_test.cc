@@ -148,5 +148,15 @@ TEST(TensorDeathTest, RefusesTheWrongType) {
   EXPECT_DEATH(tensor.data<double>(), "MUSTER_CHECK");
 }
 
+// AddressSanitizer asks this: without it, it ends the process itself where there is no memory.
+extern "C" const char* __asan_default_options();
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+
+TEST(TensorDeathTest, MemoryThatIsNotThereIsNamed) {
+  TensorPool pool;
+  EXPECT_EXIT(pool.Allocate(DType::kF32, {int64_t{1} << 58}), ::testing::ExitedWithCode(1),
+              "device cpu: no memory for 1152921504606846976 bytes more .*A smaller batch");
+}
+
 }  // namespace
 }  // namespace muster
