@@ -1,8 +1,6 @@
 #include "launcher/endpoint.h"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -14,11 +12,10 @@
 #include <memory>
 #include <vector>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/base/membership.h"
 #include "proto/base/mono_time.h"
+#include "proto/base/numeric_address.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/unique_fd.h"
 
@@ -115,6 +112,7 @@ absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint,
     if (!IsOwn(address)) continue;
     resolved.address = ToNumeric(address);
     resolved.is_local = true;
+    resolved.is_loopback = IsLoopbackAddress(resolved.address);
     break;
   }
   return resolved;
@@ -160,27 +158,6 @@ absl::StatusOr<std::string> ChooseLocalAddress(const std::string& local_addr,
         "): ", source.status().message(), ". Give this node's address with --local_addr"));
   }
   return ToNumeric(*source);
-}
-
-std::vector<std::string> OtherLocalAddresses(const std::string& chosen) {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, &freeifaddrs);
-  std::vector<std::string> found;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_LOOPBACK) != 0) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    SocketAddress address;
-    address.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    std::memcpy(&address.storage, entry->ifa_addr, address.length);
-    const auto* six = reinterpret_cast<const sockaddr_in6*>(&address.storage);
-    if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) continue;
-    const std::string numeric = ToNumeric(address);
-    if (numeric.empty() || numeric == chosen || absl::c_linear_search(found, numeric)) continue;
-    if (found.size() < kMaxOtherAddresses) found.push_back(numeric);
-  }
-  return found;
 }
 
 }  // namespace muster::launcher

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -16,6 +15,8 @@ struct ResolvedEndpoint {
   std::string address;  // numeric; one of this machine's if any of the name's is
   int port = 0;
   bool is_local = false;  // the address belongs to this machine
+  // The host means this machine's loopback here; other machines know it by another address.
+  bool is_loopback = false;
 };
 
 // Resolves the endpoint's name; while the name is unknown, tries again for `patience` (a headless
@@ -38,9 +39,5 @@ bool IsThisMachine(const std::string& host);
 // machine.
 absl::StatusOr<std::string> ChooseLocalAddress(const std::string& local_addr,
                                                const ResolvedEndpoint& endpoint);
-
-// Numeric addresses of this machine's interfaces but `chosen`, from which its programs may reach
-// other nodes; those of loopback and of one link alone are left out. At most kMaxOtherAddresses.
-std::vector<std::string> OtherLocalAddresses(const std::string& chosen);
 
 }  // namespace muster::launcher

@@ -210,7 +210,8 @@ absl::Status FindAddress(const JobSpec& spec, const Placement& placement, NodeSe
   }
   MUSTER_ASSIGN_OR_RETURN(const std::string local_addr, LocalAddressWish(spec));
   MUSTER_ASSIGN_OR_RETURN(node.address, ChooseLocalAddress(local_addr, here));
-  node.other_addresses = OtherLocalAddresses(node.address);
+  node.other_addresses = agent::OtherAddresses(agent::ListInterfaces(), node.address,
+                                               agent::SourceOfRouteTo(kElsewhere));
   // Several agents on one machine share its name; their loopback addresses tell them apart.
   if (!spec.network.local_addr.empty() && absl::StartsWith(node.address, "127."))
     node.name = node.address;

@@ -1,31 +1,16 @@
 #include "agent/network/network_choice.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-
 #include <algorithm>
-#include <array>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "proto/base/membership.h"
+#include "proto/base/numeric_address.h"
 
 namespace muster::agent {
 namespace {
-
-// An address as bytes; empty: none.
-std::vector<unsigned char> BytesOf(const std::string& address) {
-  std::array<unsigned char, sizeof(in6_addr)> bytes{};
-  const std::string plain = address.substr(0, address.find('%'));
-  if (::inet_pton(AF_INET, plain.c_str(), bytes.data()) == 1) {
-    return {bytes.begin(), bytes.begin() + sizeof(in_addr)};
-  }
-  if (::inet_pton(AF_INET6, plain.c_str(), bytes.data()) == 1) {
-    return {bytes.begin(), bytes.end()};
-  }
-  return {};
-}
 
 // What container engines and hypervisors make on every machine alike: their addresses say nothing
 // of where a peer is.
@@ -74,7 +59,8 @@ const Interface* FindByAddress(const std::vector<Interface>& interfaces,
                                const std::string& address) {
   for (const Interface& interface : interfaces) {
     for (const Interface::Subnet& subnet : interface.subnets) {
-      if (!address.empty() && BytesOf(subnet.address) == BytesOf(address)) return &interface;
+      if (!address.empty() && BytesOfAddress(subnet.address) == BytesOfAddress(address))
+        return &interface;
     }
   }
   return nullptr;
@@ -88,15 +74,10 @@ const Interface* FindByName(const std::vector<Interface>& interfaces, const std:
 }
 
 bool IsInSubnet(const std::string& address, const Interface::Subnet& subnet) {
-  const std::vector<unsigned char> a = BytesOf(address);
-  const std::vector<unsigned char> b = BytesOf(subnet.address);
-  if (a.empty() || a.size() != b.size()) return false;
-  for (int bit = 0; bit < subnet.prefix_length && bit < static_cast<int>(8 * a.size()); bit += 8) {
-    const int kept = std::min(8, subnet.prefix_length - bit);
-    const int mask = 0xff << (8 - kept) & 0xff;
-    if ((a[bit / 8] & mask) != (b[bit / 8] & mask)) return false;
-  }
-  return true;
+  const size_t size = BytesOfAddress(address).size();
+  if (size == 0 || size != BytesOfAddress(subnet.address).size()) return false;
+  return CommonPrefixLength(address, subnet.address) >=
+         std::min(subnet.prefix_length, static_cast<int>(8 * size));
 }
 
 NetworkChoice ChooseNetwork(const NetworkUse& use, const std::vector<Interface>& interfaces,
@@ -120,10 +101,9 @@ NetworkChoice ChooseNetwork(const NetworkUse& use, const std::vector<Interface>&
 
 OutwardAddress LeaveLoopback(const std::string& host, const std::string& resolved,
                              const std::vector<Interface>& interfaces, const Interface* outward) {
-  const bool is_loopback = absl::StartsWith(resolved, "127.") || resolved == "::1";
-  const bool is_name = BytesOf(host).empty() && !absl::StartsWith(host, "localhost") &&
+  const bool is_name = BytesOfAddress(host).empty() && !absl::StartsWith(host, "localhost") &&
                        !absl::StartsWith(host, "ip6-");
-  if (!is_loopback || !is_name) return {};
+  if (!IsLoopbackAddress(resolved) || !is_name) return {};
   if (outward == nullptr) {
     const auto any = absl::c_find_if_not(interfaces, IsOfThisMachineAlone);
     if (any == interfaces.end()) return {};
@@ -135,6 +115,20 @@ OutwardAddress LeaveLoopback(const std::string& host, const std::string& resolve
           .note = absl::StrCat(
               "the name ", host, " is ", resolved, " on this machine (/etc/hosts), ",
               "where no other node reaches it; using ", address, " (", outward->name, ")")};
+}
+
+std::vector<std::string> OtherAddresses(const std::vector<Interface>& interfaces,
+                                        const std::string& chosen, const std::string& outward) {
+  std::vector<std::string> found;
+  for (const Interface& interface : interfaces) {
+    if (IsOfThisMachineAlone(interface)) continue;
+    for (const Interface::Subnet& subnet : interface.subnets) {
+      if (subnet.address == chosen) continue;
+      found.insert(subnet.address == outward ? found.begin() : found.end(), subnet.address);
+    }
+  }
+  if (found.size() > kMaxOtherAddresses) found.resize(kMaxOtherAddresses);
+  return found;
 }
 
 EnvironmentMap NetworkVariables(const NetworkChoice& choice, const EnvironmentMap& inherited) {

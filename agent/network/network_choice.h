@@ -62,6 +62,12 @@ struct OutwardAddress {
 OutwardAddress LeaveLoopback(const std::string& host, const std::string& resolved,
                              const std::vector<Interface>& interfaces, const Interface* outward);
 
+// The addresses at which a node can be reached, or from which its programs may reach others, but
+// `chosen`: those of loopback and of one machine's own bridges are left out. `outward` comes first
+// if it is there. At most kMaxOtherAddresses.
+std::vector<std::string> OtherAddresses(const std::vector<Interface>& interfaces,
+                                        const std::string& chosen, const std::string& outward);
+
 // The variables to set for the workers over `inherited`: only what is not set there.
 //
 // Source: PyTorch's Gloo group and tensor pipes; NCCL's documentation of NCCL_SOCKET_IFNAME ("=" in

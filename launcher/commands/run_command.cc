@@ -25,10 +25,10 @@
 #include "asio/dispatch.hpp"
 #include "asio/executor_work_guard.hpp"
 #include "asio/io_context.hpp"
-#include "asio/ip/tcp.hpp"
 #include "asio/posix/stream_descriptor.hpp"
 #include "asio/steady_timer.hpp"
 #include "launcher/commands/hosts_command.h"
+#include "launcher/commands/other_machines.h"
 #include "launcher/exit_summary.h"
 #include "launcher/flags.h"
 #include "launcher/invocation.h"
@@ -373,7 +373,7 @@ class NodeRun {
     bool is_said = false;
     const MonoTime give_up = MonoNow() + spec.orphan_timeout;
     while (const auto marked = rendezvous::FindMarkedServer(endpoint.port, spec.orphan_timeout)) {
-      if (IsServed(endpoint) || MonoNow() >= give_up) return std::nullopt;
+      if (IsServedHere(endpoint) || MonoNow() >= give_up) return std::nullopt;
       if (!std::exchange(is_said, true)) {
         log::Write(log::Level::kInfo, "awaiting_musterd",
                    absl::StrCat(marked->who, " had port ", endpoint.port,
@@ -398,15 +398,6 @@ class NodeRun {
     return std::nullopt;
   }
 
-  bool IsServed(const ResolvedEndpoint& endpoint) {
-    asio::error_code error;
-    asio::ip::tcp::socket socket(loop_);
-    socket.connect({asio::ip::make_address(endpoint.address, error),
-                    static_cast<asio::ip::port_type>(endpoint.port)},
-                   error);
-    return !error;
-  }
-
   // False if the endpoint's port is taken: then its owner is the server.
   absl::StatusOr<bool> TryToHost(const rendezvous::RendezvousServerOptions& options) {
     server_ = rendezvous::RendezvousServer::Create(loop_, options);
@@ -423,6 +414,8 @@ class NodeRun {
                  absl::StrCat("hosting the rendezvous at ",
                               ToString(Endpoint{.host = endpoint.host, .port = *port}),
                               setup_.agent.spec.authentication ? "" : kAuthenticationOff, warning));
+      ListenForOtherMachines(setup_.agent.spec, endpoint, setup_.agent.node.other_addresses,
+                             *server_);
       return true;
     }
     server_.reset();

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "proto/base/exit_codes.h"
+#include "proto/base/numeric_address.h"
 
 namespace muster::launcher {
 namespace {
@@ -271,11 +272,8 @@ void CheckNetwork(const NodeHealth& node, Findings& out) {
   } else {
     out.push_back({.check = "network", .text = absl::StrJoin(outward, ", ")});
   }
-  const bool is_loopback =
-      !node.networks.host_addresses.empty() &&
-      absl::c_all_of(node.networks.host_addresses, [](const std::string& address) {
-        return absl::StartsWith(address, "127.") || address == "::1";
-      });
+  const bool is_loopback = !node.networks.host_addresses.empty() &&
+                           absl::c_all_of(node.networks.host_addresses, IsLoopbackAddress);
   if (node.networks.host_addresses.empty() || is_loopback) {
     out.push_back(
         {.severity = Severity::kWarning,

@@ -5,6 +5,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/strings/ascii.h"
+#include "proto/base/numeric_address.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -61,6 +62,26 @@ Assignment AssignNode(const NodeDescription& node, int node_rank, int first_rank
   return a;
 }
 
+// The address of a member that is no loopback; empty: all are on one machine.
+std::string AddressElsewhere(absl::Span<const NodeState* const> members) {
+  for (const NodeState* member : members) {
+    const std::string& address = member->report.node.address;
+    if (!IsLoopbackAddress(address)) return address;
+  }
+  return "";
+}
+
+// A member that met the server of its own machine on loopback is reached by one at `elsewhere` at
+// the nearest of its other addresses.
+std::string AddressFor(const std::string& elsewhere, const NodeDescription& node) {
+  const std::vector<std::string>& others = node.other_addresses;
+  if (elsewhere.empty() || others.empty() || !IsLoopbackAddress(node.address)) return node.address;
+  return *std::max_element(
+      others.begin(), others.end(), [&](const std::string& a, const std::string& b) {
+        return CommonPrefixLength(a, elsewhere) < CommonPrefixLength(b, elsewhere);
+      });
+}
+
 }  // namespace
 
 bool NaturalLess(absl::string_view a, absl::string_view b) {
@@ -114,6 +135,7 @@ std::vector<Assignment> AssignRanks(absl::Span<const NodeState* const> order, Ro
   std::vector<Peer> peers;
   absl::btree_map<absl::string_view, int> role_sizes;
   int world_size = 0;
+  const std::string elsewhere = AddressElsewhere(order);
   for (const NodeState* state : order) {
     const NodeDescription& node = state->report.node;
     Assignment a = AssignNode(node, static_cast<int>(result.size()), world_size);
@@ -122,10 +144,12 @@ std::vector<Assignment> AssignRanks(absl::Span<const NodeState* const> order, Ro
     world_size += node.local_world_size;
     result.push_back(std::move(a));
     if (order.size() <= kMaxPeersInAssignment) {
-      peers.push_back({node.name, node.address, node.local_world_size, node.worker_ports,
-                       node.other_addresses});
+      peers.push_back({node.name, AddressFor(elsewhere, node), node.local_world_size,
+                       node.worker_ports, node.other_addresses});
     }
   }
+  const std::string master_address =
+      order.empty() ? "" : AddressFor(elsewhere, order[0]->report.node);
   const Peers in_full(std::move(peers));
   const Peers in_brief = Brief(in_full);
   for (size_t i = 0; i < result.size(); ++i) {
@@ -135,7 +159,7 @@ std::vector<Assignment> AssignRanks(absl::Span<const NodeState* const> order, Ro
     a.num_nodes = static_cast<int>(order.size());
     a.world_size = world_size;
     a.role_world_size = role_sizes[order[i]->report.node.role];
-    a.master_address = order[0]->report.node.address;
+    a.master_address = master_address;
     a.master_port = order[0]->report.node.store_port;
     a.peers = i == 0 ? in_full : in_brief;
   }

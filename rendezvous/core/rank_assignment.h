@@ -19,7 +19,8 @@ namespace muster::rendezvous {
 std::vector<Incarnation> OrderNodes(absl::Span<const Incarnation> previous,
                                     absl::Span<const NodeState* const> joined, bool is_static);
 
-// One Assignment per node of `order`, by node rank. Shapes: result[order.size()].
+// One Assignment per node of `order`, by node rank. Where nodes of several machines meet, one that
+// gave its loopback is known to all by another of its addresses. Shapes: result[order.size()].
 std::vector<Assignment> AssignRanks(absl::Span<const NodeState* const> order, Round round,
                                     Instance instance);
 

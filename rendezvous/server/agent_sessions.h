@@ -45,6 +45,10 @@ class AgentSessions {
       SessionOptions options);
   ~AgentSessions();
 
+  // Errors: those of ConnectionListener::Listen.
+  absl::Status ListenAlso(const asio::ip::tcp::endpoint& address) {
+    return service_->ListenAlso(address);
+  }
   int port() const { return service_->port(); }
   size_t num_streams() const { return sessions_.size(); }
 

@@ -149,6 +149,13 @@ absl::StatusOr<int> RendezvousServer::Listen(const std::string& address, int por
   return sessions_->port();
 }
 
+absl::Status RendezvousServer::ListenAlso(const std::string& address) {
+  if (sessions_ == nullptr) return absl::FailedPreconditionError("the server does not listen");
+  MUSTER_ASSIGN_OR_RETURN(const asio::ip::tcp::endpoint endpoint,
+                          Resolve(loop_, address, sessions_->port()));
+  return sessions_->ListenAlso(endpoint);
+}
+
 std::unique_ptr<RendezvousLink> RendezvousServer::MakeLocalLink(const std::string& run_id,
                                                                 Incarnation incarnation) {
   jobs_->SetHost(incarnation);

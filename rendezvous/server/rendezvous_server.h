@@ -74,6 +74,11 @@ class RendezvousServer {
   //         kUnavailable: anything else.
   absl::StatusOr<int> Listen(const std::string& address, int port);
 
+  // Listens on a further numeric address, after Listen and on its port.
+  //
+  // Errors: as of Listen.
+  absl::Status ListenAlso(const std::string& address);
+
   // The way for the agent of this process, whose owner is the first. The link may outlive the
   // server, not the loop.
   std::unique_ptr<RendezvousLink> MakeLocalLink(const std::string& run_id, Incarnation incarnation);

@@ -126,7 +126,11 @@ class RendezvousService::Acceptor final : public proto::Rendezvous::CallbackServ
 
 RendezvousService::RendezvousService(asio::io_context& loop, ServiceOptions options,
                                      ServiceEvents events)
-    : mailbox_(loop), options_(options), events_(std::move(events)), look_timer_(loop) {}
+    : loop_(loop),
+      mailbox_(loop),
+      options_(options),
+      events_(std::move(events)),
+      look_timer_(loop) {}
 
 absl::StatusOr<std::unique_ptr<RendezvousService>> RendezvousService::Start(
     asio::io_context& loop, const asio::ip::tcp::endpoint& address,
@@ -134,8 +138,9 @@ absl::StatusOr<std::unique_ptr<RendezvousService>> RendezvousService::Start(
   std::unique_ptr<RendezvousService> service(
       new RendezvousService(loop, options, std::move(events)));
   RendezvousService* const s = service.get();
-  MUSTER_ASSIGN_OR_RETURN(s->listener_,
+  MUSTER_ASSIGN_OR_RETURN(auto listener,
                           ConnectionListener::Listen(loop, address, options.max_descriptor));
+  s->listeners_.push_back(std::move(listener));
   PrepareGrpc();
   s->acceptor_ = std::make_unique<Acceptor>(s);
   grpc::ServerBuilder builder;
@@ -164,25 +169,34 @@ absl::StatusOr<std::unique_ptr<RendezvousService>> RendezvousService::Start(
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", ToText(address), ": gRPC does not start"));
   }
-  s->listener_->Start({.on_connection =
-                           [s](UniqueFd fd, const std::string& peer) {
-                             s->OnConnectionOnLoop(std::move(fd), peer);
-                           },
-                       .on_torchrun =
-                           [s](const std::string& peer) {
-                             s->events_.on_wasted(
-                                 peer, absl::InvalidArgumentError(
-                                           "a torchrun agent wants to join there: start every node "
-                                           "of the job with muster, or every one with torchrun"));
-                           },
-                       .on_turned_away =
-                           [s](const std::string& peer) {
-                             s->events_.on_wasted(
-                                 peer, absl::ResourceExhaustedError(
-                                           "this process has nearly as many connections as it may "
-                                           "have open files (ulimit -n)"));
-                           }});
+  s->listeners_.back()->Start(s->EventsOfListener());
   return service;
+}
+
+absl::Status RendezvousService::ListenAlso(const asio::ip::tcp::endpoint& address) {
+  MUSTER_ASSIGN_OR_RETURN(auto listener,
+                          ConnectionListener::Listen(loop_, address, options_.max_descriptor));
+  listener->Start(EventsOfListener());
+  listeners_.push_back(std::move(listener));
+  return absl::OkStatus();
+}
+
+ListenerEvents RendezvousService::EventsOfListener() {
+  return {
+      .on_connection = [this](UniqueFd fd,
+                              const std::string& peer) { OnConnectionOnLoop(std::move(fd), peer); },
+      .on_torchrun =
+          [this](const std::string& peer) {
+            events_.on_wasted(peer, absl::InvalidArgumentError(
+                                        "a torchrun agent wants to join there: start every node "
+                                        "of the job with muster, or every one with torchrun"));
+          },
+      .on_turned_away =
+          [this](const std::string& peer) {
+            events_.on_wasted(peer, absl::ResourceExhaustedError(
+                                        "this process has nearly as many connections as it may "
+                                        "have open files (ulimit -n)"));
+          }};
 }
 
 // From here on the descriptor is gRPC's.

@@ -74,7 +74,9 @@ class RendezvousService {
   RendezvousService(const RendezvousService&) = delete;
   RendezvousService& operator=(const RendezvousService&) = delete;
 
-  int port() const { return listener_->port(); }
+  // Errors: those of ConnectionListener::Listen.
+  absl::Status ListenAlso(const asio::ip::tcp::endpoint& address);
+  int port() const { return listeners_.front()->port(); }
   void ReadNext(StreamId id);
   // One at a time: the next after on_written.
   void Write(StreamId id, proto::FromServer message);
@@ -86,6 +88,7 @@ class RendezvousService {
   class Acceptor;
 
   RendezvousService(asio::io_context& loop, ServiceOptions options, ServiceEvents events);
+  ListenerEvents EventsOfListener();
   void OnConnectionOnLoop(UniqueFd connection, const std::string& peer);
   void LookForWastedConnectionsOnLoop();
   void OnOpenOnLoop(StreamId id, std::shared_ptr<Stream> stream);
@@ -93,6 +96,7 @@ class RendezvousService {
   void OnWrittenOnLoop(StreamId id);
   void OnEndOnLoop(StreamId id);
 
+  asio::io_context& loop_;
   const LoopMailbox mailbox_;
   const ServiceOptions options_;
   const ServiceEvents events_;
@@ -106,7 +110,7 @@ class RendezvousService {
   std::unique_ptr<Acceptor> acceptor_;  // the server calls it: outlives it
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> way_in_;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<ConnectionListener> listener_;
+  std::vector<std::unique_ptr<ConnectionListener>> listeners_;  // one at least after Start
 };
 
 }  // namespace muster::rendezvous

@@ -93,6 +93,13 @@ TEST(NetworkVariables, LeaveNcclItsOtherInterfaces) {
   EXPECT_THAT(NetworkVariables({}, {}), IsEmpty());
 }
 
+TEST(OtherAddresses, AreThoseThatLeadToOtherMachinesTheOutwardFirst) {
+  EXPECT_THAT(OtherAddresses(Machine(), "127.0.0.1", "10.1.0.1"),
+              ElementsAre("10.1.0.1", "192.168.7.3", "10.0.0.1", "fd00::1"));
+  EXPECT_THAT(OtherAddresses(Machine(), "10.1.0.1", ""),
+              ElementsAre("192.168.7.3", "10.0.0.1", "fd00::1"));
+}
+
 TEST(LeaveLoopback, FindsTheAddressThatOthersReach) {
   const std::vector<Interface> machine = Machine();
   const OutwardAddress found =

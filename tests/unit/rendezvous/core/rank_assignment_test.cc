@@ -91,6 +91,34 @@ TEST(AssignRanks, NamesNodeZeroAsMaster) {
   EXPECT_EQ(assignment.master_port, 29400);
 }
 
+std::vector<Assignment> Assign(const std::vector<NodeState>& nodes) {
+  std::vector<const NodeState*> order;
+  for (const NodeState& node : nodes) order.push_back(&node);
+  return AssignRanks(order, Round(0), Instance(1));
+}
+
+TEST(AssignRanks, KnowsANodeOnLoopbackByTheAddressNearestToOtherMachines) {
+  std::vector<NodeState> nodes = {Node(1, "a"), Node(2, "b")};
+  nodes[0].report.node.address = "127.0.0.1";
+  nodes[0].report.node.other_addresses = {"192.168.7.3", "10.1.0.1", "fd00::1"};
+  for (const auto& [other, master] :
+       {std::pair("10.1.0.2", "10.1.0.1"), std::pair("fd00::2", "fd00::1"),
+        std::pair("192.168.7.9", "192.168.7.3"), std::pair("127.0.0.2", "127.0.0.1")}) {
+    nodes[1].report.node.address = other;
+    const Assignment assignment = Assign(nodes)[1];
+    EXPECT_EQ(assignment.master_address, master) << other;
+    EXPECT_EQ(assignment.peers[0].address, master) << other;
+    EXPECT_EQ(assignment.peers[1].address, other);
+  }
+}
+
+TEST(AssignRanks, KnowsANodeThatHasLoopbackAloneByThat) {
+  std::vector<NodeState> nodes = {Node(1, "a"), Node(2, "b")};
+  nodes[0].report.node.address = "::1";
+  nodes[1].report.node.address = "10.1.0.2";
+  EXPECT_EQ(Assign(nodes)[1].master_address, "::1");
+}
+
 TEST(AssignRanks, CountsRoleRanksAmongNodesOfTheSameRole) {
   NodeState a = Node(1, "a");
   NodeState b = Node(2, "b");

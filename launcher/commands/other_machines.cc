@@ -1,0 +1,43 @@
+#include "launcher/commands/other_machines.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/base/endpoint.h"
+#include "proto/base/numeric_address.h"
+#include "proto/io/log.h"
+
+namespace muster::launcher {
+
+void ListenForOtherMachines(const JobSpec& spec, const ResolvedEndpoint& endpoint,
+                            const std::vector<std::string>& others,
+                            rendezvous::RendezvousServer& server) {
+  if (spec.is_single_node() || !endpoint.is_loopback) return;
+  std::vector<std::string> places;
+  for (const std::string& address : others) {
+    if (!spec.authentication || address == endpoint.address) continue;
+    const absl::Status listening = server.ListenAlso(address);
+    if (listening.ok()) {
+      places.push_back(ToString(Endpoint{.host = address, .port = endpoint.port}));
+    } else {
+      log::Write(log::Level::kWarning, "hosting",
+                 absl::StrCat("agents of other machines must not come to ", address, ": ",
+                              listening.message()));
+    }
+  }
+  if (!places.empty()) {
+    log::Write(log::Level::kInfo, "hosting",
+               absl::StrCat(endpoint.host, " is this machine; agents of others reach it at ",
+                            absl::StrJoin(places, " and ")));
+  } else if (IsLoopbackAddress(endpoint.address)) {
+    log::Write(
+        log::Level::kWarning, "hosting",
+        absl::StrCat(
+            "only agents of this machine reach ", endpoint.host,
+            spec.authentication ? "" : ", since nothing listens further without authentication",
+            others.empty() ? ""
+                           : absl::StrCat("; for other machines, give this node ", "--master_addr=",
+                                          others.front(), " or --rdzv_endpoint")));
+  }
+}
+
+}  // namespace muster::launcher
