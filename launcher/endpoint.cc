@@ -92,20 +92,20 @@ absl::StatusOr<SocketAddress> RouteSource(const SocketAddress& to) {
 
 }  // namespace
 
-absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint,
-                                                 absl::Duration patience) {
+absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint, absl::Duration patience,
+                                                 const OnWait& on_wait) {
   const MonoTime give_up = MonoNow() + patience;
+  const auto fault = [&](const absl::Status& status) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot resolve the endpoint's host '",
+                                                   endpoint.host, "': ", status.message()));
+  };
   absl::StatusOr<std::vector<SocketAddress>> addresses = Lookup(endpoint.host);
+  if (!addresses.ok()) on_wait(fault(addresses.status()));
   while (!addresses.ok() && MonoNow() < give_up) {
     absl::SleepFor(absl::Milliseconds(500));
     addresses = Lookup(endpoint.host);
   }
-  if (!addresses.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "cannot resolve the endpoint's host '", endpoint.host, "': ", addresses.status().message(),
-        " (tried for ", absl::FormatDuration(patience),
-        "). Check --rdzv_endpoint / --master_addr, or give an IP address"));
-  }
+  if (!addresses.ok()) return fault(addresses.status());
   ResolvedEndpoint resolved{
       .host = endpoint.host, .address = ToNumeric(addresses->front()), .port = endpoint.port};
   for (const SocketAddress& address : *addresses) {

@@ -2,6 +2,7 @@
 // address this node gives to the others. Blocking; used before anything is started.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -19,12 +20,16 @@ struct ResolvedEndpoint {
   bool is_loopback = false;
 };
 
+// Told the first error, before it is tried again.
+using OnWait = std::function<void(const absl::Status&)>;
+
 // Resolves the endpoint's name; while the name is unknown, tries again for `patience` (a headless
 // service's name may appear late). No comparison of host names is made: an address is ours if an
 // interface has it.
 //
 // Errors: kInvalidArgument naming the host and the resolver's reason.
-absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint, absl::Duration patience);
+absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint, absl::Duration patience,
+                                                 const OnWait& on_wait);
 
 // Whether somebody listens at an address of this machine.
 bool IsServedHere(const ResolvedEndpoint& endpoint);

@@ -29,6 +29,7 @@
 #include "agent/process/runtime_directory.h"
 #include "launcher/node_facts.h"
 #include "launcher/omp_threads.h"
+#include "launcher/schedulers/step_daemon.h"
 #include "launcher/variable_notes.h"
 #include "launcher/worker_command.h"
 #include "proto/base/status_macros.h"
@@ -192,6 +193,25 @@ void LeaveLoopback(const JobSpec& spec, ResolvedEndpoint* here, std::vector<std:
   notes->push_back(found.note);
 }
 
+absl::StatusOr<ResolvedEndpoint> Resolve(const Endpoint& endpoint, const Placement& placement) {
+  const std::string what_to_do =
+      placement.place_from.empty()
+          ? "Check --rdzv_endpoint / --master_addr, or give an IP address"
+          : absl::StrCat(placement.place_from,
+                         " names it: --scheduler=none ignores variables that are left over from "
+                         "another job; else give --rdzv_endpoint");
+  const absl::StatusOr<ResolvedEndpoint> resolved =
+      ResolveEndpoint(endpoint, kResolvePatience, [&](const absl::Status& status) {
+        log::Write(log::Level::kInfo, "resolving",
+                   absl::StrCat(status.message(), "; trying for ",
+                                absl::FormatDuration(kResolvePatience), ". ", what_to_do));
+      });
+  if (resolved.ok()) return resolved;
+  return absl::InvalidArgumentError(absl::StrCat(resolved.status().message(), " (tried for ",
+                                                 absl::FormatDuration(kResolvePatience), "). ",
+                                                 what_to_do));
+}
+
 absl::Status FindAddress(const JobSpec& spec, const Placement& placement, NodeSetup* setup) {
   NodeDescription& node = setup->agent.node;
   node.name = placement.node_name.empty() ? HostName() : placement.node_name;
@@ -199,7 +219,7 @@ absl::Status FindAddress(const JobSpec& spec, const Placement& placement, NodeSe
   node.node_rank = spec.node_rank;
   ResolvedEndpoint here{.host = "localhost", .address = "127.0.0.1", .is_local = true};
   if (!spec.is_single_node() || spec.endpoint.port != 0) {
-    MUSTER_ASSIGN_OR_RETURN(here, ResolveEndpoint(spec.endpoint, kResolvePatience));
+    MUSTER_ASSIGN_OR_RETURN(here, Resolve(spec.endpoint, placement));
     if (!spec.is_single_node()) LeaveLoopback(spec, &here, &setup->notes);
     setup->endpoint = here;
     setup->may_host = spec.is_host.value_or(here.is_local);
@@ -353,13 +373,15 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
 Surroundings SurroundingsOf(const Invocation& invocation) {
   return {.environment = invocation.environment,
           .host_name = HostName(),
-          .read_file = [](const std::string& path) {
-            std::ifstream file(path, std::ios::binary);
-            std::string text(kMaxHostFileBytes, '\0');
-            file.read(text.data(), static_cast<std::streamsize>(text.size()));
-            text.resize(static_cast<size_t>(file.gcount()));
-            return text;
-          }};
+          .read_file =
+              [](const std::string& path) {
+                std::ifstream file(path, std::ios::binary);
+                std::string text(kMaxHostFileBytes, '\0');
+                file.read(text.data(), static_cast<std::streamsize>(text.size()));
+                text.resize(static_cast<size_t>(file.gcount()));
+                return text;
+              },
+          .is_step_alive = IsStepAlive};
 }
 
 MachineView ViewOfThisMachine(const Invocation& invocation) {

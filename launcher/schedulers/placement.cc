@@ -28,6 +28,8 @@ class Application {
     const TakenOption* rank = found_.Find("node_rank");
     placement_.is_first = rank == nullptr || rank->value == "0";
     if (found_.scheduler.empty()) {
+      const bool has_said_all = IsJobOfItsOwn() || (HasPlace() && IsGiven("nnodes"));
+      if (!has_said_all) MUSTER_RETURN_IF_ERROR(found_.unplaced);
       if (!IsGiven("nnodes") && !HasPlace() && !line_.IsOn("standalone")) Warn(found_.notes);
       return std::move(placement_);
     }
@@ -189,6 +191,7 @@ class Application {
     if (taken == nullptr) return;
     const Given* port = line_.Find("master_port");
     const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(taken->value, 0);
+    placement_.place_from = taken->source;
     if (port == nullptr || !endpoint.ok()) {
       Set("rdzv_endpoint", taken->value, taken->source);
       return;

@@ -22,6 +22,7 @@ namespace muster::launcher {
 struct Placement {
   // "Slurm job 17, step 0: nnodes=4 (SLURM_STEP_NUM_NODES), ..."; empty: nothing was taken.
   std::string start_line;
+  std::string place_from;  // what named the endpoint, "SLURM_STEP_NODELIST"; empty: the user did
   std::vector<std::string> expected_nodes;  // by name; empty: not known
   std::string node_name;                    // of this node; empty: its host name
   int local_task = 0;           // of the tasks of this node, the first of which is the agent

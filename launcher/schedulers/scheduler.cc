@@ -121,6 +121,8 @@ class Derivation {
     MUSTER_RETURN_IF_ERROR(CountNodes());
     MUSTER_RETURN_IF_ERROR(RankNode());
     MUSTER_RETURN_IF_ERROR(NameJob());
+    if (IsStale()) return LeftOver();
+    CompareNames();
     PlaceRendezvous();
     MUSTER_RETURN_IF_ERROR(CountWorkers());
     MUSTER_RETURN_IF_ERROR(ReadNumber(Fact::kEndTime, 0, found_.end_time));
@@ -324,6 +326,36 @@ class Derivation {
     }
     Take("rdzv_id", AsRunId(absl::StrCat(row_.id, "-", id)), source);
     return absl::OkStatus();
+  }
+
+  bool IsStale() const {
+    int64_t job = 0, step = 0;
+    return found_.is_slurm && surroundings_.is_step_alive && Find(Fact::kJobId) != nullptr &&
+           Find(Fact::kStepId) != nullptr && ReadNumber(Fact::kJobId, 0, job).ok() &&
+           ReadNumber(Fact::kStepId, 0, step).ok() &&
+           !surroundings_.is_step_alive(job, step).value_or(true);
+  }
+
+  // What is started here is no part of the step. Nodes of others are not waited for.
+  SchedulerFindings LeftOver() const {
+    SchedulerFindings found;
+    const std::string note = absl::StrCat(
+        "the variables of ", found_.job,
+        " are left over here: it has no slurmstepd on this machine; --scheduler=none ignores them");
+    if (found_.num_nodes > 1) {
+      found.unplaced = absl::InvalidArgumentError(absl::StrCat(
+          note, ", as does --standalone; else its ", found_.num_nodes, " nodes are waited for"));
+    } else {
+      found.notes.push_back(note);
+    }
+    return found;
+  }
+
+  void CompareNames() {
+    const std::string& host = surroundings_.host_name;
+    const Known* name = Find(Fact::kNodeName);
+    if (name == nullptr || host.empty() || FirstLabel(name->text) == FirstLabel(host)) return;
+    absl::StrAppend(&found_.job, ", node ", name->text, " (host name ", host, ")");
   }
 
   int Port() const {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct Surroundings {
   std::string host_name;  // of this machine, to find it in a list of hosts
   // The text of a file, empty if it cannot be read: a host file, or /etc/hosts.
   std::function<std::string(const std::string& path)> read_file;
+  // IsStepAlive of step_daemon.h; empty: not known.
+  std::function<std::optional<bool>(int64_t job, int64_t step)> is_step_alive = {};
 };
 
 // One option of `muster run` as the scheduler would give it.
@@ -49,7 +52,8 @@ struct SchedulerFindings {
   int kill_wait = 0;        // seconds from Slurm's SIGTERM to its SIGKILL; 0: another scheduler
   bool is_slurm = false;
   int64_t end_time = 0;  // when its time is up, seconds since 1970; 0: not known
-  // Why the nodes cannot be brought together without options; ok: they can.
+  // Why the nodes cannot be brought together without options; ok: they can. Beside no scheduler:
+  // its variables are left over.
   absl::Status unplaced;
   std::vector<std::string> notes;  // worth a line each
 

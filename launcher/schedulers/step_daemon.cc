@@ -1,9 +1,11 @@
 #include "launcher/schedulers/step_daemon.h"
 
+#include <dirent.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <fstream>
+#include <memory>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -24,7 +26,43 @@ std::string FieldOf(pid_t pid, const std::string& name) {
   return "";
 }
 
+// The first namespace of processes, in which all of a machine are. Source: Linux,
+// include/linux/proc_ns.h, PROC_PID_INIT_INO; user space relies on it.
+constexpr char kAllProcesses[] = "pid:[4026531836]";
+
+bool SeesAllProcesses() {
+  char space[64] = {};
+  return readlink("/proc/self/ns/pid", space, sizeof(space) - 1) > 0 &&
+         absl::string_view(space) == kAllProcesses && !FieldOf(1, "Name").empty();
+}
+
+std::string TitleOf(const std::string& pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/cmdline"), std::ios::binary);
+  std::string title;
+  std::getline(file, title, '\0');
+  return title;
+}
+
 }  // namespace
+
+bool MayBeDaemonOf(int64_t job, int64_t step, const std::string& title) {
+  const std::string own = absl::StrCat("slurmstepd: [", job, ".", step);
+  if (!absl::StrContains(title, ": [")) return !absl::StrContains(title, "infinity");
+  return absl::StartsWith(own, title) || title == absl::StrCat(own, "]") ||
+         absl::StartsWith(title, absl::StrCat(own, "+"));
+}
+
+std::optional<bool> IsStepAlive(int64_t job, int64_t step) {
+  if (OpenStepDaemon()) return true;
+  const std::unique_ptr<DIR, int (*)(DIR*)> processes(opendir("/proc"), &closedir);
+  if (processes == nullptr || !SeesAllProcesses()) return std::nullopt;
+  while (const dirent* entry = readdir(processes.get())) {
+    pid_t pid = 0;
+    if (!absl::SimpleAtoi(entry->d_name, &pid) || FieldOf(pid, "Name") != "slurmstepd") continue;
+    if (MayBeDaemonOf(job, step, TitleOf(entry->d_name))) return true;
+  }
+  return false;
+}
 
 UniqueFd OpenStepDaemon() {
   pid_t pid = getppid();

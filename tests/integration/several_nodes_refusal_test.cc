@@ -138,6 +138,23 @@ TEST_F(Refusal, NamesTheHolderOfAPortThatSomethingElseUses) {
   EXPECT_THAT(result.err, HasSubstr(std::to_string(getpid()))) << "the pid of the holder";
 }
 
+// At once where all processes are to be seen; in a container once the name has not been found.
+TEST_F(Refusal, WaitsForNoNodesOfASlurmStepThatIsOver) {
+  const SubprocessResult result =
+      Run({"run", script()}, {{"SLURM_JOB_ID", "77"},
+                              {"SLURM_STEP_ID", "0"},
+                              {"SLURM_STEP_NUM_NODES", "2"},
+                              {"SLURM_STEP_NODELIST", "muster-gone[01-02]"},
+                              {"SLURM_STEP_NUM_TASKS", "2"},
+                              {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                              {"SLURM_NODEID", "0"},
+                              {"SLURM_PROCID", "0"},
+                              {"SLURM_LOCALID", "0"},
+                              {"SLURMD_NODENAME", "muster-gone01"}});
+  EXPECT_THAT(result, ExitsWith(2));
+  EXPECT_THAT(result.err, HasSubstr("--scheduler=none ignores"));
+}
+
 TEST_F(Refusal, MeetsAnEndpointThatDoesNotResolve) {
   const SubprocessResult result =
       Run({"run", "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_id=nowhere",

@@ -8,6 +8,7 @@
 namespace muster::launcher {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -95,7 +96,7 @@ TEST(FindScheduler, FindsNothingInAnOrdinaryEnvironment) {
 }
 
 TEST(FindScheduler, TakesAStepOfSlurmFromItsVariables) {
-  const SchedulerFindings found = MustFind(SlurmStep());
+  const SchedulerFindings found = MustFind(SlurmStep(), "n9");
   EXPECT_EQ(found.job, "Slurm job 17, step 0");
   EXPECT_THAT(found.options,
               ElementsAre(TakenOption{"nnodes", "4", "SLURM_STEP_NUM_NODES"},
@@ -131,6 +132,57 @@ TEST(ParseFlags, WarnsOfAGraceThatSlurmDoesNotWaitFor) {
       Parse({"--shutdown_timeout=60"}, SlurmStep()).warnings,
       Contains(HasSubstr("--shutdown_timeout=60 is no shorter than Slurm's KillWait, 30 s")));
   EXPECT_THAT(Parse({"--shutdown_timeout=20"}, SlurmStep()).warnings, IsEmpty());
+}
+
+absl::StatusOr<std::variant<RunFlags, PrintAndExit, HostJob>> ParseInAStaleShell(
+    Args args, const EnvironmentMap& environment) {
+  args.push_back("train.py");
+  return ParseFlags(args, environment, "fresh-id",
+                    FindScheduler({.environment = environment,
+                                   .host_name = "here",
+                                   .read_file = [](const std::string&) { return ""; },
+                                   .is_step_alive =
+                                       [](int64_t job, int64_t step) {
+                                         return std::optional<bool>(job != 17 || step > 2);
+                                       }}));
+}
+
+TEST(ParseFlags, WaitsForNoNodesOfAStepThatIsOver) {
+  const auto refused = ParseInAStaleShell({}, SlurmStep());
+  EXPECT_THAT(std::string(refused.status().message()),
+              AllOf(HasSubstr("the variables of Slurm job 17, step 0 are left over here"),
+                    HasSubstr("--scheduler=none ignores them"), HasSubstr("its 4 nodes")));
+  EXPECT_FALSE(ParseInAStaleShell({"--rdzv_endpoint=a:1"}, SlurmStep()).ok());
+  EXPECT_FALSE(ParseInAStaleShell({}, SlurmTasks(1, 3)).ok());
+  for (const Args& args : {Args{"--scheduler=none"}, Args{"--standalone"}, Args{"--nnodes=1"},
+                           Args{"--nnodes=2", "--node_rank=0", "--master_addr=a"}}) {
+    const auto flags = ParseInAStaleShell(args, SlurmStep());
+    ASSERT_TRUE(flags.ok()) << flags.status();
+    EXPECT_EQ(std::get<RunFlags>(*flags).placement.start_line, "") << args.front();
+  }
+  EXPECT_TRUE(ParseInAStaleShell({}, With(SlurmStep(), {{"SLURM_JOB_ID", "18"}})).ok());
+}
+
+TEST(ParseFlags, RunsHereWithAWordWhereAStepOfOneNodeIsOver) {
+  const auto flags = ParseInAStaleShell(
+      {}, With(SlurmTasks(0, 0), {{"SLURM_STEP_NUM_NODES", "1"}, {"SLURM_STEP_NODELIST", "a"}}));
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  const RunFlags& run = std::get<RunFlags>(*flags);
+  EXPECT_THAT(run.warnings, ElementsAre(HasSubstr("Slurm job 17, step 2 are left over here")));
+  EXPECT_EQ(run.placement.num_local_tasks, 1);
+  EXPECT_EQ(run.spec.nproc_per_node, RunFlags{}.spec.nproc_per_node);
+}
+
+TEST(ParseFlags, SaysThatSlurmHasAnotherNameForThisNode) {
+  EXPECT_THAT(Parse({}, SlurmStep(), "vm").placement.start_line,
+              testing::StartsWith("Slurm job 17, step 0, node n9 (host name vm): "));
+  EXPECT_THAT(Parse({}, SlurmStep(), "N9.site").placement.start_line,
+              testing::StartsWith("Slurm job 17, step 0: "));
+}
+
+TEST(ParseFlags, KnowsWhatNamedTheMeetingPlace) {
+  EXPECT_EQ(Parse({}, SlurmStep()).placement.place_from, "SLURM_STEP_NODELIST");
+  EXPECT_EQ(Parse({"--rdzv_endpoint=a:1"}, SlurmStep()).placement.place_from, "");
 }
 
 TEST(ParseFlags, CountsTheCpusOfANodesTasks) {
@@ -234,7 +286,7 @@ TEST(ParseFlags, NeedsNoOptionsUnderSrun) {
   EXPECT_EQ(flags.placement.num_local_tasks, 1);
   EXPECT_TRUE(flags.placement.shares_console);
   EXPECT_THAT(flags.placement.expected_nodes, ElementsAre("n8", "n9", "n10", "n11"));
-  EXPECT_THAT(flags.placement.start_line, HasSubstr("Slurm job 17, step 0: "));
+  EXPECT_THAT(flags.placement.start_line, HasSubstr("Slurm job 17, step 0"));
   EXPECT_THAT(flags.placement.start_line, HasSubstr("nnodes=4 (SLURM_STEP_NUM_NODES)"));
 }
 
@@ -261,7 +313,7 @@ TEST(ParseFlags, MakesAnElasticJobOfARangeOfNodes) {
   const RunFlags spare = Parse({"--nnodes=3"}, SlurmStep());
   EXPECT_EQ(spare.spec.backend, RendezvousBackend::kC10d);
   EXPECT_EQ(spare.spec.node_rank, std::nullopt);
-  EXPECT_THAT(Refusal({"--nnodes=8"}, SlurmStep()),
+  EXPECT_THAT(Refusal({"--nnodes=8"}, SlurmStep(), "n9"),
               HasSubstr("--nnodes=8: Slurm job 17, step 0 has 4 nodes"));
 }
 
