@@ -18,7 +18,15 @@ class ServerCredentials;
 
 namespace muster {
 
-enum class TlsMode { kOn, kOff };
+enum class TlsMode {
+  kOn,
+  kOff,
+  // A client's that believes no server: the error of its streams says whose certificate it was
+  // shown, by one of the words below.
+  kLook,
+};
+inline constexpr char kCertificateOfMuster[] = "certificate of muster";
+inline constexpr char kCertificateOfAnother[] = "certificate of another program";
 
 // One certificate per owner, chosen by the name that the client asks for (SNI); only clients whose
 // certificate was made of one of the owners' secrets get through. `owners` has one element at

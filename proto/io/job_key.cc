@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/io/openssl_error.h"
 #include "proto/io/random_bytes.h"
@@ -17,6 +18,7 @@ namespace muster {
 namespace {
 
 constexpr absl::string_view kSalt = "muster 1";
+constexpr absl::string_view kChannelNameEnd = ".muster";
 
 Key Hkdf(absl::string_view secret, std::string info) {
   using Kdf = std::unique_ptr<EVP_KDF, decltype(&EVP_KDF_free)>;
@@ -63,8 +65,10 @@ Key DeriveSubkey(const Key& key, absl::string_view label) {
 
 std::string ChannelName(const Key& channel_key) {
   const Key name = DeriveSubkey(channel_key, "name");
-  return absl::StrCat(absl::BytesToHexString(AsText(name).substr(0, 8)), ".muster");
+  return absl::StrCat(absl::BytesToHexString(AsText(name).substr(0, 8)), kChannelNameEnd);
 }
+
+bool IsChannelName(absl::string_view name) { return absl::EndsWith(name, kChannelNameEnd); }
 
 Key DrawLifeKey() {
   Key key;

@@ -36,6 +36,8 @@ Key DeriveSubkey(const Key& key, absl::string_view label);
 // certificates, what SNI asks for, and what an agent says in its hello; it reveals nothing of the
 // secret.
 std::string ChannelName(const Key& channel_key);
+// Whether it is such a name, of whatever secret.
+bool IsChannelName(absl::string_view name);
 
 // An agent draws a key for its life; its incarnation follows from it. Only the agent and its
 // guardian know the key, so that nobody else can say that this incarnation has ended.

@@ -20,13 +20,17 @@ bool ContainsAny(const std::string& text, absl::Span<const absl::string_view> pa
   });
 }
 
+absl::string_view OnOrOff(const ConnectAttempt& attempt) {
+  return attempt.tls == TlsMode::kOff ? "off" : "on";
+}
+
 ConnectFailure NotMuster(const ConnectAttempt& attempt, absl::string_view what) {
   ConnectFailure failure;
   failure.kind = FailureKind::kNotMuster;
   failure.detail =
       absl::StrCat("what listens on ", attempt.endpoint, " (", attempt.address, ") ", what,
                    ": another program has the port, or --tls or --auth differs (here, TLS is ",
-                   attempt.tls ? "on" : "off", ")");
+                   OnOrOff(attempt), ")");
   failure.fatal = absl::InvalidArgumentError(failure.detail);
   return failure;
 }
@@ -37,8 +41,21 @@ ConnectFailure Secret(const ConnectAttempt& attempt) {
 }
 
 ConnectFailure ExplainUnavailable(const ConnectAttempt& attempt, const std::string& message) {
-  if (ContainsAny(message, {"certificate verify failed", "CERTIFICATE_VERIFY_FAILED", "Peer name",
-                            "bad certificate", "unknown ca"})) {
+  if (attempt.tls == TlsMode::kLook && ContainsAny(message, {kCertificateOfAnother, "ALPN"})) {
+    ConnectFailure failure{.kind = FailureKind::kNotMuster};
+    failure.detail = absl::StrCat("what listens on ", attempt.endpoint, " (", attempt.address,
+                                  ") shows a TLS certificate that is not Muster's: another program "
+                                  "has the port");
+    failure.fatal = absl::InvalidArgumentError(failure.detail);
+    return failure;
+  }
+  if (attempt.tls != TlsMode::kLook &&
+      ContainsAny(message, {"certificate verify failed", "CERTIFICATE_VERIFY_FAILED"})) {
+    ConnectFailure failure = Secret(attempt);
+    failure.kind = FailureKind::kCertificate;
+    return failure;
+  }
+  if (ContainsAny(message, {kCertificateOfMuster, "Peer name", "bad certificate", "unknown ca"})) {
     return Secret(attempt);
   }
   if (ContainsAny(message, {"wrong version number", "unknown protocol", "http request",
@@ -61,7 +78,7 @@ ConnectFailure ExplainUnavailable(const ConnectAttempt& attempt, const std::stri
     failure.detail = absl::StrCat(
         attempt.endpoint, " (", attempt.address,
         ") closes the connection: the server is ending, or --tls or --auth differs (here, TLS is ",
-        attempt.tls ? "on" : "off", "), or another program has the port");
+        OnOrOff(attempt), "), or another program has the port");
   } else {
     failure.detail =
         absl::StrCat("cannot connect to ", attempt.endpoint, " (", attempt.address, "): ", message);

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "proto/io/credentials.h"
 
 namespace muster::rendezvous {
 
@@ -17,7 +18,9 @@ enum class FailureKind {
   kRetry,      // nobody there (yet), or the connection was lost
   kSecret,     // the other side does not hold our secret
   kNotMuster,  // something else listens there, or with the other --tls
-  kRefused,    // the server has refused us in words; trying again is in vain
+  // Its certificate is not of our secret: whose it is, is seen by an attempt with TlsMode::kLook.
+  kCertificate,
+  kRefused,  // the server has refused us in words; trying again is in vain
 };
 
 struct ConnectFailure {
@@ -32,7 +35,7 @@ struct ConnectAttempt {
   std::string address;        // what it was resolved to, "127.0.0.1:29400"
   std::string node_name;      // this node
   std::string secret_origin;  // where this node's secret came from
-  bool tls = true;
+  TlsMode tls = TlsMode::kOn;
   bool was_accepted = false;  // the stream had been up
 };
 

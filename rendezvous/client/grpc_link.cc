@@ -242,27 +242,29 @@ void GrpcLink::TryNextAddressOnLoop() {
   }
   const asio::ip::tcp::endpoint address = addresses_.back();
   addresses_.pop_back();
-  StartAttemptOnLoop(address);
+  StartAttemptOnLoop(address, options_.tls);
 }
 
-void GrpcLink::StartAttemptOnLoop(const asio::ip::tcp::endpoint& address) {
+void GrpcLink::StartAttemptOnLoop(const asio::ip::tcp::endpoint& address, TlsMode tls) {
   phase_ = Phase::kGreeting;
   broken_off_.reset();
   about_ = {.endpoint = ToString(Endpoint{options_.host, options_.port}),
             .address = ToString(Endpoint{address.address().to_string(), address.port()}),
             .node_name = options_.node_name,
             .secret_origin = options_.secret.origin,
-            .tls = options_.tls == TlsMode::kOn};
+            .tls = tls};
   transcript_ = {.protocol_version = kProtocolVersion,
                  .run_id = options_.run_id,
                  .incarnation = options_.incarnation,
                  .role = RoleOnTheWire(options_.role),
                  .agent_nonce = RandomBytes(kNonceBytes)};
   stream_ = std::make_unique<AttendStream>(
-      loop_, address, options_.secret.secret, options_.tls,
-      AttendEvents{.on_message = [this](const proto::FromServer& m) { OnMessageOnLoop(m); },
-                   .on_written = [this] { PumpOnLoop(); },
-                   .on_end = [this](int code, const std::string& m) { OnEndOnLoop(code, m); }});
+      loop_, address, options_.secret.secret, tls,
+      AttendEvents{
+          .on_message = [this](const proto::FromServer& m) { OnMessageOnLoop(m); },
+          .on_written = [this] { PumpOnLoop(); },
+          .on_end = [this, address](int code,
+                                    const std::string& m) { OnEndOnLoop(address, code, m); }});
   proto::FromAgent message;
   proto::Hello* hello = message.mutable_hello();
   hello->set_protocol_version(kProtocolVersion);
@@ -490,7 +492,8 @@ void GrpcLink::BreakOffOnLoop(absl::Status reason) {
   if (stream_ != nullptr) stream_->Cancel();
 }
 
-void GrpcLink::OnEndOnLoop(int code, const std::string& message) {
+void GrpcLink::OnEndOnLoop(const asio::ip::tcp::endpoint& address, int code,
+                           const std::string& message) {
   stream_.reset();
   pending_proof_.reset();
   urgent_words_.clear();
@@ -500,8 +503,10 @@ void GrpcLink::OnEndOnLoop(int code, const std::string& message) {
     FinishCloseOnLoop();
     return;
   }
-  FailedOnLoop(broken_off_.has_value() ? AsFailure(*broken_off_)
-                                       : ExplainFailure(about_, code, message));
+  const ConnectFailure failure =
+      broken_off_.has_value() ? AsFailure(*broken_off_) : ExplainFailure(about_, code, message);
+  if (failure.kind == FailureKind::kCertificate) return StartAttemptOnLoop(address, TlsMode::kLook);
+  FailedOnLoop(failure);
 }
 
 void GrpcLink::FailedOnLoop(const ConnectFailure& failure) {

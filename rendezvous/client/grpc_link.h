@@ -104,7 +104,7 @@ class GrpcLink final : public RendezvousLink {
   void ResolveOnLoop();
   void OnResolvedOnLoop(const std::string& why_not, std::vector<asio::ip::tcp::endpoint> addresses);
   void TryNextAddressOnLoop();
-  void StartAttemptOnLoop(const asio::ip::tcp::endpoint& address);
+  void StartAttemptOnLoop(const asio::ip::tcp::endpoint& address, TlsMode tls);
   void OnMessageOnLoop(const proto::FromServer& message);
   absl::Status TakeMessageOnLoop(const proto::FromServer& message);
   absl::Status OnChallengeOnLoop(const proto::FromServer& message);
@@ -119,7 +119,7 @@ class GrpcLink final : public RendezvousLink {
   void PumpOnLoop();
   bool WriteReportOnLoop();
   void BreakOffOnLoop(absl::Status reason);
-  void OnEndOnLoop(int code, const std::string& message);
+  void OnEndOnLoop(const asio::ip::tcp::endpoint& address, int code, const std::string& message);
   void FailedOnLoop(const ConnectFailure& failure);
   void BackOffOnLoop();
   void FailStoreRequestsOnLoop();

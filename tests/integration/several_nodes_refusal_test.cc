@@ -129,6 +129,41 @@ TEST_F(Refusal, MeetsANodeThatDisagreesOnTheRestarts) {
   EXPECT_THAT(first.Wait(), ExitsWith(143));
 }
 
+// A web server and one of gRPC. Their certificates are not ours, which is no matter of our secret.
+TEST_F(Refusal, MeetsATlsServerOfAnotherProgram) {
+  const std::string key = Out("key.pem"), certificate = Out("certificate.pem");
+  const SubprocessResult made =
+      StartProgram({"/usr/bin/env", "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes",
+                    "-subj", "/CN=web", "-keyout", key, "-out", certificate})
+          .Wait();
+  if (made.exit_code != 0) GTEST_SKIP() << "needs the program openssl";
+  const std::string serve = PythonScript("serve.py", R"(
+import socket, ssl, sys
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1], sys.argv[2])
+context.set_alpn_protocols(sys.argv[4:])
+host, port = sys.argv[3].split(":")
+server = socket.create_server((host, int(port)))
+print("ready", flush=True)
+while True:
+    try:
+        context.wrap_socket(server.accept()[0], server_side=True)
+    except OSError:
+        pass
+)");
+  for (const Arguments& protocol : {Arguments{}, Arguments{"h2"}}) {
+    Subprocess server = StartProgram(
+        Arguments{"/usr/bin/env", "python3", serve, certificate, key, endpoint()} + protocol);
+    ASSERT_TRUE(server.WaitForOutput("ready"));
+    const SubprocessResult result = StartElastic(2, "2", {script()}).Wait();
+    EXPECT_THAT(result, ExitsWith(2));
+    EXPECT_THAT(result.err, HasSubstr("another program has the port"));
+    EXPECT_THAT(result.err, ::testing::Not(HasSubstr("secret")));
+    server.Signal(SIGKILL);
+    server.Wait();
+  }
+}
+
 TEST_F(Refusal, NamesTheHolderOfAPortThatSomethingElseUses) {
   const LoopbackPort taken(PortUse::kListening);
   const SubprocessResult result = Run(
