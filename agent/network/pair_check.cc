@@ -92,8 +92,7 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
         then_(std::move(then)),
         acceptor_(loop),
         deadline_(loop),
-        neighbours_(PlanPairs(static_cast<int>(run_.nodes.size()), run_.self,
-                              run_.instance ^ static_cast<uint64_t>(run_.round))) {}
+        neighbours_(run_.neighbours) {}
 
   void Start() {
     Listen();

@@ -36,6 +36,7 @@ struct PairCheckRun {
   };
   std::vector<Node> nodes;  // by node rank
   int self = 0;
+  Neighbours neighbours;  // whom this node calls, and who calls it: all ends agree
   uint64_t instance = 0;  // with `round`: which check it is
   int64_t round = 0;
   std::string greeting;  // at most kGreetingBytesMax

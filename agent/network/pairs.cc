@@ -1,10 +1,13 @@
 #include "agent/network/pairs.h"
 
 #include <cerrno>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/container/btree_set.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace muster::agent {
 namespace {
@@ -57,6 +60,39 @@ Neighbours PlanPairs(int num_nodes, int self, uint64_t seed) {
   absl::c_sort(neighbours.to);
   absl::c_sort(neighbours.from);
   return neighbours;
+}
+
+std::string Encode(const PastCheck& past) {
+  std::string text = absl::StrCat(past.instance, " ", past.round, " ", past.rank);
+  for (const FailedPair& pair : past.failed) {
+    absl::StrAppend(&text, " ", pair.to, ":", ToString(pair.fault));
+  }
+  return text;
+}
+
+PastCheck DecodePastCheck(absl::string_view text) {
+  const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
+  PastCheck past;
+  if (words.size() < 3 || !absl::SimpleAtoi(words[0], &past.instance) ||
+      !absl::SimpleAtoi(words[1], &past.round) || !absl::SimpleAtoi(words[2], &past.rank)) {
+    return {};
+  }
+  for (size_t i = 3; i < words.size(); ++i) {
+    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(words[i], ':');
+    FailedPair pair{.from = past.rank, .fault = PairFaultOf(std::string(parts.second))};
+    if (!absl::SimpleAtoi(parts.first, &pair.to)) return {};
+    past.failed.push_back(pair);
+  }
+  return past;
+}
+
+PairFault KnownFault(const PastCheck& from, const PastCheck& to) {
+  if (from.round < 0 || from.round != to.round || from.instance != to.instance) {
+    return PairFault::kNone;
+  }
+  const auto known =
+      absl::c_find_if(from.failed, [&](const FailedPair& pair) { return pair.to == to.rank; });
+  return known == from.failed.end() ? PairFault::kNone : known->fault;
 }
 
 PairFault FaultOf(PairStage stage, int connect_errno) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "proto/base/failed_pair.h"
 
 namespace muster::agent {
@@ -25,6 +26,23 @@ struct Neighbours {
 // All nodes get fitting answers from one `seed`. Beyond kAllPairsNodesMax the graph is regular: the
 // same strides for every node, drawn from the seed.
 Neighbours PlanPairs(int num_nodes, int self, uint64_t seed);
+
+// What a node found in the last check that it has been through: it tells its neighbours of the next
+// one, through that round's store.
+struct PastCheck {
+  uint64_t instance = 0;
+  int64_t round = -1;              // -1: there was none
+  int rank = -1;                   // of the node, in that round
+  std::vector<FailedPair> failed;  // `from` is the node
+  friend bool operator==(const PastCheck&, const PastCheck&) = default;
+};
+std::string Encode(const PastCheck& past);
+// What is not as Encode writes it is no check.
+PastCheck DecodePastCheck(absl::string_view text);
+
+// Why `from` does not try `to` again: both have been through the same check since they started, and
+// this was the fault. kNone: it tries. Both ends must know, so that nobody waits for the other.
+PairFault KnownFault(const PastCheck& from, const PastCheck& to);
 
 // How far a conversation with a peer has come.
 enum class PairStage { kConnecting, kGreeting, kBulk, kDone };

@@ -1,8 +1,11 @@
 #include "agent/network/round_network.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/network/local_interfaces.h"
@@ -21,6 +24,7 @@ constexpr absl::Duration kJudgementPatience = absl::Seconds(30);
 constexpr size_t kSaidMax = 256;
 constexpr char kJudgementKey[] = "muster/network/judgement";
 
+std::string PastKey(int node) { return absl::StrCat("muster/network/past/", node); }
 std::string ReportKey(int node) { return absl::StrCat("muster/network/node/", node); }
 
 std::vector<std::string> AddressesOf(const std::vector<Interface>& interfaces) {
@@ -67,16 +71,51 @@ void RoundNetwork::StartRound(const Assignment& assignment) {
       !have_ports) {
     return Conclude({});
   }
-  PairCheckRun run{.self = static_cast<int>(assignment.node_rank.value()),
-                   .instance = static_cast<uint64_t>(assignment.instance.value()),
-                   .round = assignment.round.value(),
+  // A required network is tried anew each time: the job goes on once it has healed.
+  const PastCheck own = options_.use.kind == NetworkUse::Kind::kRequire ? PastCheck() : past_;
+  ask_(StoreSet{.key = PastKey(self()), .value = Encode(own)}, [](const StoreReply&) {});
+  if (own == PastCheck()) return Check({});
+  const Neighbours neighbours = PlanPairs(assignment_.num_nodes, self(), Seed());
+  std::vector<int> nodes = {self()};
+  absl::c_set_union(neighbours.to, neighbours.from, std::back_inserter(nodes));
+  StoreWait wait{.timeout = kPatience};
+  for (const int node : nodes) wait.keys.push_back(PastKey(node));
+  awaits_past_ = true;
+  ask_(std::move(wait), [this, nodes, round = assignment_.round](const StoreReply& reply) {
+    if (round != assignment_.round || !std::exchange(awaits_past_, false)) return;
+    absl::btree_map<int, PastCheck> past;
+    for (size_t i = 0; i < std::min(nodes.size(), reply.values.size()); ++i) {
+      past[nodes[i]] = DecodePastCheck(reply.values[i]);
+    }
+    Check(std::move(past));
+  });
+}
+
+// `past` is by node rank; of a node that is missing nothing is known.
+void RoundNetwork::Check(absl::btree_map<int, PastCheck> past) {
+  PairCheckRun run{.self = self(),
+                   .neighbours = PlanPairs(assignment_.num_nodes, self(), Seed()),
+                   .instance = static_cast<uint64_t>(assignment_.instance.value()),
+                   .round = assignment_.round.value(),
                    .greeting = GreetingOf(ListInterfaces()),
                    .patience = kPatience};
-  for (const Peer& peer : assignment.peers) {
+  for (const Peer& peer : assignment_.peers) {
     run.nodes.push_back({.address = peer.address, .port = peer.worker_ports.front()});
   }
+  std::vector<PairResult> known;
+  const PastCheck own = past[self()];
+  std::erase_if(run.neighbours.from,
+                [&](int peer) { return KnownFault(past[peer], own) != PairFault::kNone; });
+  std::erase_if(run.neighbours.to, [&](int peer) {
+    const PairFault fault = KnownFault(own, past[peer]);
+    if (fault != PairFault::kNone) known.push_back({.peer = peer, .fault = fault});
+    return fault != PairFault::kNone;
+  });
   check_.Start(std::move(run),
-               [this](std::vector<PairResult> results) { OnChecked(std::move(results)); });
+               [this, known = std::move(known)](std::vector<PairResult> results) mutable {
+                 absl::c_move(known, std::back_inserter(results));
+                 OnChecked(std::move(results));
+               });
 }
 
 void RoundNetwork::WhenReady(Then then) {
@@ -87,14 +126,21 @@ void RoundNetwork::WhenReady(Then then) {
 void RoundNetwork::Cancel() {
   check_.Cancel();
   then_ = nullptr;
+  awaits_past_ = false;
 }
 
 void RoundNetwork::OnChecked(std::vector<PairResult> results) {
+  past_ = {.instance = static_cast<uint64_t>(assignment_.instance.value()),
+           .round = assignment_.round.value(),
+           .rank = self()};
+  for (const PairResult& result : results) {
+    if (result.fault == PairFault::kNone) continue;
+    past_.failed.push_back({.from = self(), .to = result.peer, .fault = result.fault});
+  }
   Choose(results);
   for (const PairResult& result : results) {
     if (result.fault == PairFault::kNone) continue;
-    faults_.push_back(Describe(EndOf(static_cast<int>(assignment_.node_rank.value())),
-                               EndOf(result.peer), result.fault));
+    faults_.push_back(Describe(EndOf(self()), EndOf(result.peer), result.fault));
     Warn("network", faults_.back());
   }
   Report(results);
@@ -105,12 +151,11 @@ void RoundNetwork::OnChecked(std::vector<PairResult> results) {
 
 void RoundNetwork::Choose(const std::vector<PairResult>& results) {
   const std::vector<Interface> interfaces = ListInterfaces();
-  const int self = static_cast<int>(assignment_.node_rank.value());
-  const std::string& own = assignment_.peers[self].address;
-  const std::string route = self == 0 ? own : SourceOfRouteTo(assignment_.peers[0].address);
+  const std::string& own = assignment_.peers[self()].address;
+  const std::string route = self() == 0 ? own : SourceOfRouteTo(assignment_.peers[0].address);
   std::vector<PeerAddresses> peers;
   for (int node = 0; node < assignment_.num_nodes; ++node) {
-    if (node == self) continue;
+    if (node == self()) continue;
     const auto result =
         absl::c_find_if(results, [&](const PairResult& r) { return r.peer == node; });
     peers.push_back(AddressesIn(result == results.end() ? "" : result->greeting,
@@ -131,15 +176,13 @@ void RoundNetwork::Choose(const std::vector<PairResult>& results) {
 }
 
 void RoundNetwork::Report(const std::vector<PairResult>& results) {
-  const int self = static_cast<int>(assignment_.node_rank.value());
-  NodeReport report{.end = EndOf(self),
+  NodeReport report{.end = EndOf(self()),
                     .facts = options_.facts,
+                    .failed = past_.failed,
                     .requires_network = options_.use.kind == NetworkUse::Kind::kRequire,
                     .requires_likeness = options_.use.strict_nodes};
   for (const PairResult& result : results) {
-    if (result.fault != PairFault::kNone) {
-      report.failed.push_back({.from = self, .to = result.peer, .fault = result.fault});
-    } else if (result.peer == 0) {
+    if (result.fault == PairFault::kNone && result.peer == 0) {
       report.clock_offset = -result.clock_offset;
     }
   }
@@ -147,7 +190,7 @@ void RoundNetwork::Report(const std::vector<PairResult>& results) {
   if (const Interface* chosen = FindByName(interfaces, choice_.interface); chosen != nullptr) {
     report.facts["MTU of the network"] = absl::StrCat(chosen->mtu);
   }
-  ask_(StoreSet{.key = ReportKey(self), .value = Encode(report)}, [](const StoreReply&) {});
+  ask_(StoreSet{.key = ReportKey(self()), .value = Encode(report)}, [](const StoreReply&) {});
 }
 
 void RoundNetwork::Judge() {
@@ -209,10 +252,9 @@ void RoundNetwork::Conclude(RoundClearance clearance) {
 }
 
 PairEnd RoundNetwork::EndOf(int node) const {
-  const bool is_own = node == static_cast<int>(assignment_.node_rank.value());
   return {.name = assignment_.peers[node].name,
           .address = assignment_.peers[node].address,
-          .interface = is_own ? choice_.interface : ""};
+          .interface = node == self() ? choice_.interface : ""};
 }
 
 }  // namespace muster::agent

@@ -14,9 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/functional/any_invocable.h"
 #include "agent/network/network_choice.h"
 #include "agent/network/pair_check.h"
+#include "agent/network/pairs.h"
 #include "agent/network/round_judgement.h"
 #include "asio/io_context.hpp"
 #include "proto/base/membership.h"
@@ -59,6 +61,7 @@ class RoundNetwork {
   const std::vector<std::string>& faults() const { return faults_; }
 
  private:
+  void Check(absl::btree_map<int, PastCheck> past);
   void OnChecked(std::vector<PairResult> results);
   void Choose(const std::vector<PairResult>& results);
   void Report(const std::vector<PairResult>& results);
@@ -70,6 +73,11 @@ class RoundNetwork {
   void Conclude(RoundClearance clearance);
   bool AwaitsJudgement() const {
     return options_.use.strict_nodes || options_.use.kind == NetworkUse::Kind::kRequire;
+  }
+  int self() const { return static_cast<int>(assignment_.node_rank.value()); }
+  // What the graph of the round's check is drawn from.
+  uint64_t Seed() const {
+    return static_cast<uint64_t>(assignment_.instance.value() ^ assignment_.round.value());
   }
   PairEnd EndOf(int node) const;
 
@@ -86,6 +94,8 @@ class RoundNetwork {
   std::optional<RoundClearance> clearance_;  // none: not ready yet
   Then then_;
 
+  bool awaits_past_ = false;       // of its neighbours
+  PastCheck past_;                 // the last check that this node has been through
   std::vector<std::string> said_;  // lines of this and earlier rounds, each once
 };
 

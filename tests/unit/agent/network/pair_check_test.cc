@@ -43,6 +43,7 @@ class PairCheckTest : public ::testing::Test {
       checks.back()->Start(
           {.nodes = nodes,
            .self = self,
+           .neighbours = PlanPairs(num_nodes, self, 7),
            .instance = 7,
            .round = 3,
            .greeting = absl::StrCat("node ", self),
@@ -93,6 +94,7 @@ TEST_F(PairCheckTest, ACancelledOneSaysNothing) {
   bool was_called = false;
   check.Start({.nodes = {{AddressOf(0), kPort}, {AddressOf(1), kPort}},
                .self = 0,
+               .neighbours = PlanPairs(2, 0, 7),
                .patience = absl::Seconds(60)},
               [&](auto) { was_called = true; });
   check.Cancel();
