@@ -109,6 +109,9 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
   // Who takes any free port comes back to another one.
   std::optional<PortMark> mark;
   if (options.listen.port != 0) mark.emplace(loop, *port);
+  if (mark && !mark->trouble().empty()) {
+    log::Write(log::Level::kWarning, "port_mark", mark->trouble());
+  }
   if (!options.port_file.empty()) {
     if (const absl::Status status = WritePortFile(options.port_file, *port); !status.ok()) {
       return Fail(status);

@@ -2,10 +2,11 @@
 // port. An agent that might host the server there waits for it instead, so that a musterd that was
 // killed comes back to a free port, and to its jobs.
 //
-// A file in /tmp by user, network namespace and port, locked while musterd lives and touched every
-// few seconds. It goes at a clean end; after a kill it counts for as long as agents do without a
-// server. Heeded only if it is root's or the reader's own, so that no other user can keep a job
-// waiting.
+// A file by network namespace and port, locked while musterd lives and touched every few seconds.
+// It goes at a clean end; after a kill it counts for as long as agents do without a server. It lies
+// in /run/musterd, which only root can have made: of root, or of the user to whom root gave it, as
+// the unit does for its own (deploy/systemd/musterd.service), whose /tmp nobody else sees. Another
+// user's lies in /tmp, and only that user heeds it: no other can keep a job waiting.
 #pragma once
 
 #include <optional>
@@ -23,6 +24,8 @@ class PortMark {
  public:
   // Nothing is done where the file cannot be made. `loop` must outlive the mark.
   PortMark(asio::io_context& loop, int port);
+  // Why it cannot, if somebody keeps it from it; else empty.
+  const std::string& trouble() const { return trouble_; }
   // The clean end.
   ~PortMark();
   PortMark(const PortMark&) = delete;
@@ -32,6 +35,7 @@ class PortMark {
   void RenewOnLoop();
 
   std::string path_;
+  std::string trouble_;
   UniqueFd file_;
   asio::steady_timer timer_;
 };
