@@ -1,6 +1,7 @@
 // How our program was called.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@ struct Invocation {
   std::string binary_directory;   // where our own binary lives
   std::vector<std::string> args;  // behind the subcommand
   EnvironmentMap environment;
+  // Where options of `args` that the user did not type came from, for messages.
+  std::map<std::string, std::string> sources = {};
 };
 
 }  // namespace muster::launcher

@@ -35,6 +35,7 @@ int RunLine(const absl::StatusOr<PeerLine>& line, const Invocation& invocation) 
   if (!line->print.empty()) return std::fputs(line->print.c_str(), stdout) < 0 ? 1 : 0;
   Invocation run = invocation;
   run.args = line->args;
+  run.sources = line->sources;
   for (const auto& [name, value] : line->environment) run.environment[name] = value;
   for (const std::string& note : line->notes) log::Write(log::Level::kInfo, "accelerate", note);
   if (!line->saves_pid) return RunCommand(run);

@@ -69,6 +69,15 @@ int Refuse(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
+// Says of an option that the user did not type where it came from.
+absl::Status WithSource(const absl::Status& refusal, const Invocation& invocation) {
+  for (const auto& [option, source] : invocation.sources) {
+    if (!absl::StartsWith(refusal.message(), absl::StrCat("--", option, "="))) continue;
+    return absl::Status(refusal.code(), absl::StrCat(refusal.message(), " (from ", source, ")"));
+  }
+  return refusal;
+}
+
 bool IsIgnored(int signal) {
   struct sigaction action {};
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
@@ -502,7 +511,7 @@ int RunCommand(const Invocation& invocation) {
   if (!parsed.ok()) {
     // One task of a node says it.
     if (scheduler.ok() && scheduler->local_task > 0) return ExitCodeOf(parsed.status());
-    return Refuse(parsed.status());
+    return Refuse(WithSource(parsed.status(), invocation));
   }
   if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) {
     return std::fputs(print->text.c_str(), stdout) < 0 ? 1 : 0;

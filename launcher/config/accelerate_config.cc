@@ -226,8 +226,11 @@ class Reading {
   void Set(const std::string& variable, std::string value) {
     launch_.environment[variable] = std::move(value);
   }
-  void Take(std::string option, std::string value, std::string key) {
-    launch_.options.push_back({std::move(option), std::move(value), std::move(key)});
+  void Take(std::string option, std::string value, const std::string& key) {
+    const PythonValue* given = Find(key);
+    const int line = given == nullptr ? 0 : given->line;
+    launch_.options.push_back({std::move(option), std::move(value),
+                               line == 0 ? key : absl::StrCat("line ", line, ": ", key)});
   }
 
   absl::Status CheckKeys() const {
@@ -310,7 +313,7 @@ class Reading {
     Take("nnodes", absl::StrCat(machines_), "num_machines");
     Take("node_rank", absl::StrCat(rank), "machine_rank");
     Take("rdzv_backend", TextOf("rdzv_backend", "static"), "rdzv_backend");
-    Take("rdzv_endpoint", absl::StrCat(ip->text, ":", port), "main_process_ip, main_process_port");
+    Take("rdzv_endpoint", absl::StrCat(ip->text, ":", port), "main_process_ip");
     return absl::OkStatus();
   }
 

@@ -203,7 +203,7 @@ class AccelerateReading {
       for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) out.environment.erase(name);
     }
     for (const std::string& note : launch.notes) {
-      if (absl::StartsWith(note, "line ")) {
+      if (IsOfTheFile(note)) {
         out.notes.push_back(absl::StrCat(file_, "=", path_, ": ", note));
       } else if (hosts.empty()) {
         out.notes.push_back(note);
@@ -222,6 +222,8 @@ class AccelerateReading {
     }
     for (const TakenOption& taken : launch.options) {
       out.args.push_back(absl::StrCat("--", taken.option, "=", taken.value));
+      if (!IsOfTheFile(taken.source)) continue;
+      out.sources[taken.option] = absl::StrCat(file_, "=", path_, ": ", taken.source);
     }
     AppendRunOptions(line_, kRows, out.args);
     if (const Given* threads = line_.Find("num_cpu_threads_per_process")) {
@@ -277,6 +279,9 @@ class AccelerateReading {
     }
     return absl::OkStatus();
   }
+
+  // Whether a text begins with a line.
+  static bool IsOfTheFile(const std::string& text) { return absl::StartsWith(text, "line "); }
 
   // Whether a message is about a value that an option has put where the file may have another.
   bool IsOfAnOption(const absl::Status& status) const {

@@ -6,6 +6,7 @@
 // Threads: pure.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,12 @@
 namespace muster::launcher {
 
 struct PeerLine {
-  std::vector<std::string> args;   // behind `muster run`
-  EnvironmentMap environment;      // set over what workers inherit
-  std::vector<std::string> notes;  // worth a line each
-  bool saves_pid = false;          // in a file of DeepSpeed's while the job runs
-  std::string print;               // not empty: help or the like, to be printed instead
+  std::vector<std::string> args;               // behind `muster run`
+  std::map<std::string, std::string> sources;  // of those options that a file says
+  EnvironmentMap environment;                  // set over what workers inherit
+  std::vector<std::string> notes;              // worth a line each
+  bool saves_pid = false;                      // in a file of DeepSpeed's while the job runs
+  std::string print;                           // not empty: help or the like, to be printed instead
 };
 
 // `accelerate launch`, without these two words.

@@ -86,7 +86,8 @@ TEST(ReadPythonYaml, NamesTheLineThatItCannotRead) {
 
 TEST(ReadAccelerateConfig, ReadsAJobOnSeveralGpus) {
   const LaunchConfig launch = Read(ConfigOf("accelerate_multi_gpu.yaml"));
-  EXPECT_THAT(launch.options, ElementsAre(TakenOption{"nproc_per_node", "4", "num_processes"}));
+  EXPECT_THAT(launch.options,
+              ElementsAre(TakenOption{"nproc_per_node", "4", "line 4: num_processes"}));
   EXPECT_THAT(launch.environment, Contains(Pair("ACCELERATE_MIXED_PRECISION", "bf16")));
   EXPECT_THAT(launch.environment, Contains(Pair("ACCELERATE_DYNAMO_BACKEND", "NO")));
   EXPECT_THAT(launch.environment, Contains(Pair("OMP_NUM_THREADS", "1")));
@@ -98,19 +99,20 @@ TEST(ReadAccelerateConfig, PlacesSeveralMachines) {
   const LaunchConfig launch = Read(
       "distributed_type: MULTI_GPU\nnum_processes: 16\nnum_machines: 2\nmachine_rank: 1\n"
       "main_process_ip: 10.0.0.1\nmain_process_port: 7000\ngpu_ids: '0,2'\n");
-  EXPECT_THAT(launch.options, ElementsAre(TakenOption{"nproc_per_node", "8", "num_processes"},
-                                          TakenOption{"nnodes", "2", "num_machines"},
-                                          TakenOption{"node_rank", "1", "machine_rank"},
-                                          TakenOption{"rdzv_backend", "static", "rdzv_backend"},
-                                          TakenOption{"rdzv_endpoint", "10.0.0.1:7000",
-                                                      "main_process_ip, main_process_port"}));
+  EXPECT_THAT(
+      launch.options,
+      ElementsAre(TakenOption{"nproc_per_node", "8", "line 2: num_processes"},
+                  TakenOption{"nnodes", "2", "line 3: num_machines"},
+                  TakenOption{"node_rank", "1", "line 4: machine_rank"},
+                  TakenOption{"rdzv_backend", "static", "rdzv_backend"},
+                  TakenOption{"rdzv_endpoint", "10.0.0.1:7000", "line 5: main_process_ip"}));
   EXPECT_THAT(launch.environment, Contains(Pair("CUDA_VISIBLE_DEVICES", "0,2")));
 }
 
 // Source: accelerate 1.15, utils/launch.py (prepare_simple_launcher_cmd_env).
 TEST(ReadAccelerateConfig, StartsOneProcessAsByHandWhereNothingIsDistributed) {
-  const std::vector<TakenOption> alone = {{"nproc_per_node", "1", "distributed_type"},
-                                          {"rank_variables", "off", "distributed_type"}};
+  const std::vector<TakenOption> alone = {{"nproc_per_node", "1", "line 1: distributed_type"},
+                                          {"rank_variables", "off", "line 1: distributed_type"}};
   const LaunchConfig one = Read("distributed_type: 'NO'\nnum_processes: 1\nmain_process_port: 7");
   EXPECT_EQ(one.options, alone);
   EXPECT_THAT(one.environment, Not(Contains(Key("MASTER_ADDR"))));

@@ -122,6 +122,10 @@ TEST(ReadAccelerateLine, NamesTheFileThatItRefuses) {
       "mixed_precision: fp9: expected no, fp16 or bf16");
   EXPECT_EQ(why_not({"--mixed_precision=fp9"}, text + "mixed_precision: no\n"),
             "mixed_precision: fp9: expected no, fp16 or bf16");
+  const PeerLine line = Accelerate({"--config_file=c", "--main_process_port=7", "t.py"},
+                                   Machine(0, "c", text + "main_process_port: 99999\n"));
+  EXPECT_THAT(line.sources,
+              ElementsAre(Pair("nproc_per_node", "--config_file=c: line 2: num_processes")));
   EXPECT_THAT(
       Accelerate({"--config_file=c", "t.py"}, Machine(0, "c", text + "debug: no\ndebug: yes"))
           .notes,
