@@ -2,12 +2,14 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/mutation.h"
 
 namespace muster {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // As JSON on one line, without blanks and with keys as they are; of an error the message.
 std::string Compact(const ConfigNode& node) {
@@ -66,6 +68,15 @@ TEST(ReadJson, NamesTheLineThatItCannotRead) {
   EXPECT_THAT(Read("{\"a\": 1} x"), HasSubstr("something follows the end"));
   EXPECT_THAT(Read("{\"a\": 1 /* "), HasSubstr("a comment /* has no end"));
   EXPECT_THAT(Read(" # nothing\n"), HasSubstr("the text ends where a value should be"));
+}
+
+TEST(ReadJson, ReadsAnyTextOrRefusesItsLine) {
+  testing::ForEachMutation("tests/unit/proto/corpus/hjson", 20000, [](const std::string& text) {
+    const absl::StatusOr<ConfigNode> root = ReadJson(text);
+    if (root.ok()) return;
+    EXPECT_EQ(root.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(root.status().message()), StartsWith("line ")) << text;
+  });
 }
 
 }  // namespace
