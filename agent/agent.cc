@@ -97,6 +97,7 @@ log::Level ToLogLevel(Announce::Level level) {
 RoundNetworkOptions MakeNetworkOptions(const AgentOptions& options) {
   return {.use = options.spec.network,
           .node_name = options.node.name,
+          .address = options.node.address,
           .facts = options.facts,
           .inherited = options.environment};
 }

@@ -66,7 +66,7 @@ void Agent::Perform(const StartWorkers& effect) {
                       }
                     });
   // Meanwhile, while another thread makes the files:
-  before_workers_.network().StartRound(assignment_);
+  before_workers_.network().StartRound(assignment_, ports_->ports()[1]);
   MakeBoards();
   store_ready_ = PrepareTorchStore();
 }

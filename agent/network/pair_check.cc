@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -85,13 +86,13 @@ void Close(tcp::socket& socket) {
 // One check. Whatever is under way keeps it alive, and finds it over.
 class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
  public:
-  Run(asio::io_context& loop, PairCheckRun run,
-      absl::AnyInvocable<void(std::vector<PairResult>)> then)
+  Run(asio::io_context& loop, PairCheckRun run, absl::AnyInvocable<void(PairResults)> then)
       : loop_(loop),
         run_(std::move(run)),
         then_(std::move(then)),
         acceptor_(loop),
         deadline_(loop),
+        doubtful_deadline_(loop),
         neighbours_(run_.neighbours) {}
 
   void Start() {
@@ -104,6 +105,14 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
     deadline_.async_wait([self = shared_from_this()](const asio::error_code& error) {
       if (!error) self->Finish();
     });
+    if (!run_.doubtful.empty()) {
+      doubtful_deadline_.expires_after(absl::ToChronoNanoseconds(kDoubtfulPatience));
+      doubtful_deadline_.async_wait([self = shared_from_this()](const asio::error_code& error) {
+        if (error || self->is_over_) return;
+        self->waits_for_doubtful_ = false;
+        self->FinishIfDone();
+      });
+    }
     FinishIfDone();
   }
 
@@ -319,23 +328,30 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
   void Break(Call& call, int) { TryAgain(call, ECONNREFUSED); }
   void Break(Guest& guest, int) { Close(guest.socket); }
 
+  bool IsWaitedFor(int peer) const {
+    return waits_for_doubtful_ || !absl::c_linear_search(run_.doubtful, peer);
+  }
+
   void FinishIfDone() {
-    const bool all_called =
-        absl::c_all_of(calls_, [](const auto& call) { return call->stage == PairStage::kDone; });
-    const bool all_came =
-        absl::c_all_of(neighbours_.from, [&](int peer) { return came_.contains(peer); });
+    const bool all_called = absl::c_all_of(calls_, [&](const auto& call) {
+      return call->stage == PairStage::kDone || !IsWaitedFor(call->peer);
+    });
+    const bool all_came = absl::c_all_of(
+        neighbours_.from, [&](int peer) { return came_.contains(peer) || !IsWaitedFor(peer); });
     if (all_called && all_came) Finish();
   }
 
   void Finish() {
     if (is_over_) return;
-    std::vector<PairResult> results;
+    PairResults results;
     for (const auto& call : calls_) {
-      results.push_back({.peer = call->peer,
-                         .fault = FaultOf(call->stage, call->connect_errno),
-                         .greeting = heard_[call->peer],
-                         .clock_offset = call->clock_offset});
+      results.called.push_back({.peer = call->peer,
+                                .fault = FaultOf(call->stage, call->connect_errno),
+                                .greeting = heard_[call->peer],
+                                .clock_offset = call->clock_offset});
     }
+    absl::c_copy_if(neighbours_.from, std::back_inserter(results.absent),
+                    [&](int peer) { return !came_.contains(peer); });
     End();
     if (auto then = std::exchange(then_, nullptr)) then(std::move(results));
   }
@@ -345,6 +361,7 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
     asio::error_code ignored;
     acceptor_.close(ignored);
     deadline_.cancel();
+    doubtful_deadline_.cancel();
     for (const auto& call : calls_) {
       call->again.cancel();
       Close(call->socket);
@@ -354,9 +371,11 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
 
   asio::io_context& loop_;
   const PairCheckRun run_;
-  absl::AnyInvocable<void(std::vector<PairResult>)> then_;
+  absl::AnyInvocable<void(PairResults)> then_;
   tcp::acceptor acceptor_;
   asio::steady_timer deadline_;
+  asio::steady_timer doubtful_deadline_;
+  bool waits_for_doubtful_ = true;
   Neighbours neighbours_;
   std::vector<std::unique_ptr<Call>> calls_;
   std::vector<std::unique_ptr<Guest>> guests_;
@@ -369,7 +388,7 @@ PairCheck::PairCheck(asio::io_context& loop) : loop_(loop) {}
 
 PairCheck::~PairCheck() { Cancel(); }
 
-void PairCheck::Start(PairCheckRun run, absl::AnyInvocable<void(std::vector<PairResult>)> then) {
+void PairCheck::Start(PairCheckRun run, absl::AnyInvocable<void(PairResults)> then) {
   Cancel();
   run_ = std::make_shared<Run>(loop_, std::move(run), std::move(then));
   run_->Start();

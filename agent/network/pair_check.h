@@ -36,19 +36,26 @@ struct PairCheckRun {
   };
   std::vector<Node> nodes;  // by node rank
   int self = 0;
-  Neighbours neighbours;  // whom this node calls, and who calls it: all ends agree
-  uint64_t instance = 0;  // with `round`: which check it is
+  Neighbours neighbours;      // whom this node calls, and who calls it: all ends agree
+  std::vector<int> doubtful;  // of them; they get a part of the patience (kDoubtfulPatience)
+  uint64_t instance = 0;      // with `round`: which check it is
   int64_t round = 0;
   std::string greeting;  // at most kGreetingBytesMax
   absl::Duration patience;
 };
 inline constexpr size_t kGreetingBytesMax = size_t{16} << 10;
+inline constexpr absl::Duration kDoubtfulPatience = absl::Milliseconds(500);
 
 struct PairResult {
   int peer = 0;
   PairFault fault = PairFault::kNone;  // of this node's way to it
   std::string greeting;                // empty: it was not heard
   double clock_offset = 0;             // seconds that its clock is ahead of ours, if it was reached
+};
+
+struct PairResults {
+  std::vector<PairResult> called;  // for each neighbour that this node connects to
+  std::vector<int> absent;         // neighbours that did not reach this node
 };
 
 class PairCheck {
@@ -59,10 +66,9 @@ class PairCheck {
   PairCheck& operator=(const PairCheck&) = delete;
 
   // `then` is called once, from the loop, when every neighbour has been reached and has reached
-  // this node, or the patience is over; by then nothing listens any more. It gets the result for
-  // each neighbour that this node connects to. A port that cannot be listened on is left to those
-  // who do not reach it.
-  void Start(PairCheckRun run, absl::AnyInvocable<void(std::vector<PairResult>)> then);
+  // this node, or the patience is over; by then nothing listens any more. A port that cannot be
+  // listened on is left to those who do not reach it.
+  void Start(PairCheckRun run, absl::AnyInvocable<void(PairResults)> then);
   void Cancel();
 
  private:

@@ -1,7 +1,6 @@
 #include "agent/network/pairs.h"
 
 #include <cerrno>
-#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/container/btree_set.h"
@@ -62,37 +61,16 @@ Neighbours PlanPairs(int num_nodes, int self, uint64_t seed) {
   return neighbours;
 }
 
-std::string Encode(const PastCheck& past) {
-  std::string text = absl::StrCat(past.instance, " ", past.round, " ", past.rank);
-  for (const FailedPair& pair : past.failed) {
-    absl::StrAppend(&text, " ", pair.to, ":", ToString(pair.fault));
-  }
-  return text;
+// Lines: the name comes last, since it may be anything.
+std::string Encode(const Introduction& introduction) {
+  return absl::StrCat(introduction.port, "\n", introduction.address, "\n", introduction.name);
 }
 
-PastCheck DecodePastCheck(absl::string_view text) {
-  const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
-  PastCheck past;
-  if (words.size() < 3 || !absl::SimpleAtoi(words[0], &past.instance) ||
-      !absl::SimpleAtoi(words[1], &past.round) || !absl::SimpleAtoi(words[2], &past.rank)) {
-    return {};
-  }
-  for (size_t i = 3; i < words.size(); ++i) {
-    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(words[i], ':');
-    FailedPair pair{.from = past.rank, .fault = PairFaultOf(std::string(parts.second))};
-    if (!absl::SimpleAtoi(parts.first, &pair.to)) return {};
-    past.failed.push_back(pair);
-  }
-  return past;
-}
-
-PairFault KnownFault(const PastCheck& from, const PastCheck& to) {
-  if (from.round < 0 || from.round != to.round || from.instance != to.instance) {
-    return PairFault::kNone;
-  }
-  const auto known =
-      absl::c_find_if(from.failed, [&](const FailedPair& pair) { return pair.to == to.rank; });
-  return known == from.failed.end() ? PairFault::kNone : known->fault;
+Introduction DecodeIntroduction(absl::string_view text) {
+  const std::vector<absl::string_view> lines = absl::StrSplit(text, absl::MaxSplits('\n', 2));
+  int port = 0;
+  if (lines.size() < 3 || !absl::SimpleAtoi(lines[0], &port)) return {};
+  return {.name = std::string(lines[2]), .address = std::string(lines[1]), .port = port};
 }
 
 PairFault FaultOf(PairStage stage, int connect_errno) {

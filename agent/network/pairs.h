@@ -27,23 +27,6 @@ struct Neighbours {
 // same strides for every node, drawn from the seed.
 Neighbours PlanPairs(int num_nodes, int self, uint64_t seed);
 
-// What a node found in the last check that it has been through: it tells its neighbours of the next
-// one, through that round's store.
-struct PastCheck {
-  uint64_t instance = 0;
-  int64_t round = -1;              // -1: there was none
-  int rank = -1;                   // of the node, in that round
-  std::vector<FailedPair> failed;  // `from` is the node
-  friend bool operator==(const PastCheck&, const PastCheck&) = default;
-};
-std::string Encode(const PastCheck& past);
-// What is not as Encode writes it is no check.
-PastCheck DecodePastCheck(absl::string_view text);
-
-// Why `from` does not try `to` again: both have been through the same check since they started, and
-// this was the fault. kNone: it tries. Both ends must know, so that nobody waits for the other.
-PairFault KnownFault(const PastCheck& from, const PastCheck& to);
-
 // How far a conversation with a peer has come.
 enum class PairStage { kConnecting, kGreeting, kBulk, kDone };
 
@@ -58,6 +41,18 @@ struct PairEnd {
   std::string address;
   std::string interface;  // empty: not known
 };
+
+// What a node of a round that lists no peers tells its neighbours before a check, through the
+// round's store.
+struct Introduction {
+  std::string name;
+  std::string address;
+  int port = 0;  // that it listens on for the check
+  friend bool operator==(const Introduction&, const Introduction&) = default;
+};
+std::string Encode(const Introduction& introduction);
+// What is not as Encode writes it has port 0.
+Introduction DecodeIntroduction(absl::string_view text);
 
 // "node2 (10.0.0.2, eth0) does not reach node3 (10.0.0.3): the connection is refused".
 std::string Describe(const PairEnd& from, const PairEnd& to, PairFault fault);

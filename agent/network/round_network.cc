@@ -16,15 +16,14 @@
 namespace muster::agent {
 namespace {
 
-// For a peer to have its assignment, too, and to answer.
-constexpr absl::Duration kPatience = absl::Seconds(5);
 // For the reports of all nodes, and then for the judgement.
 constexpr absl::Duration kReportPatience = absl::Seconds(15);
 constexpr absl::Duration kJudgementPatience = absl::Seconds(30);
 constexpr size_t kSaidMax = 256;
+constexpr int kReportsAtOnce = 512;  // of the largest nodes, in one reply of the store
 constexpr char kJudgementKey[] = "muster/network/judgement";
 
-std::string PastKey(int node) { return absl::StrCat("muster/network/past/", node); }
+std::string IntroductionKey(int node) { return absl::StrCat("muster/network/is/", node); }
 std::string ReportKey(int node) { return absl::StrCat("muster/network/node/", node); }
 
 std::vector<std::string> AddressesOf(const std::vector<Interface>& interfaces) {
@@ -56,66 +55,104 @@ PeerAddresses AddressesIn(const std::string& greeting, const std::string& known)
 }  // namespace
 
 RoundNetwork::RoundNetwork(asio::io_context& loop, RoundNetworkOptions options, Ask ask)
-    : options_(std::move(options)), ask_(std::move(ask)), check_(loop) {}
+    : options_(std::move(options)), ask_(std::move(ask)), check_(loop), timer_(loop) {}
 
-void RoundNetwork::StartRound(const Assignment& assignment) {
+void RoundNetwork::StartRound(const Assignment& assignment, int port) {
   Cancel();
   assignment_ = assignment;
   variables_.clear();
   faults_.clear();
+  known_.clear();
   clearance_.reset();
-  const bool is_listed = static_cast<int>(assignment.peers.size()) == assignment.num_nodes;
   const bool have_ports =
       absl::c_all_of(assignment.peers, [](const Peer& peer) { return !peer.worker_ports.empty(); });
-  if (options_.use.kind == NetworkUse::Kind::kOff || assignment.num_nodes < 2 || !is_listed ||
-      !have_ports) {
+  if (options_.use.kind == NetworkUse::Kind::kOff || assignment.num_nodes < 2 || !have_ports) {
     return Conclude({});
   }
-  // A required network is tried anew each time: the job goes on once it has healed.
-  const PastCheck own = options_.use.kind == NetworkUse::Kind::kRequire ? PastCheck() : past_;
-  ask_(StoreSet{.key = PastKey(self()), .value = Encode(own)}, [](const StoreReply&) {});
-  if (own == PastCheck()) return Check({});
-  const Neighbours neighbours = PlanPairs(assignment_.num_nodes, self(), Seed());
-  std::vector<int> nodes = {self()};
-  absl::c_set_union(neighbours.to, neighbours.from, std::back_inserter(nodes));
-  StoreWait wait{.timeout = kPatience};
-  for (const int node : nodes) wait.keys.push_back(PastKey(node));
-  awaits_past_ = true;
-  ask_(std::move(wait), [this, nodes, round = assignment_.round](const StoreReply& reply) {
-    if (round != assignment_.round || !std::exchange(awaits_past_, false)) return;
-    absl::btree_map<int, PastCheck> past;
-    for (size_t i = 0; i < std::min(nodes.size(), reply.values.size()); ++i) {
-      past[nodes[i]] = DecodePastCheck(reply.values[i]);
+  if (IsListed()) {
+    for (const Peer& peer : assignment.peers) {
+      known_[static_cast<int>(known_.size())] = {
+          .name = peer.name, .address = peer.address, .port = peer.worker_ports.front()};
     }
-    Check(std::move(past));
+  } else {
+    known_[self()] = {.name = options_.node_name,
+                      .address = self() == 0 ? assignment.master_address : options_.address,
+                      .port = port};
+  }
+  // The server names the graph by the numbers of the round.
+  neighbours_ = PlanPairs(assignment.num_nodes, self(),
+                          static_cast<uint64_t>(assignment.instance.value()) ^
+                              static_cast<uint64_t>(assignment.round.value()));
+  IsListed() ? Check() : AwaitIntroductions();
+}
+
+void RoundNetwork::AwaitIntroductions() {
+  ask_(StoreSet{.key = IntroductionKey(self()), .value = Encode(known_[self()])},
+       [](const StoreReply&) {});
+  std::vector<int> nodes;
+  absl::c_set_union(neighbours_.to, neighbours_.from, std::back_inserter(nodes));
+  awaited_ = nodes.size();
+  timer_.expires_after(absl::ToChronoNanoseconds(2 * options_.patience));
+  timer_.async_wait([this](const asio::error_code& error) {
+    if (!error && std::exchange(awaited_, 0) != 0) Check();
+  });
+  StoreWait wait{.timeout = options_.patience};
+  for (const int node : nodes) wait.keys.push_back(IntroductionKey(node));
+  ask_(std::move(wait), [this, nodes, round = assignment_.round](const StoreReply& reply) {
+    if (absl::IsAborted(reply.status) || round != assignment_.round || awaited_ == 0) return;
+    const bool are_all_here = reply.status.ok() && reply.values.size() == nodes.size();
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      are_all_here ? TakeIntroduction(nodes[i], reply.values[i]) : AskForIntroduction(nodes[i]);
+    }
   });
 }
 
-// `past` is by node rank; of a node that is missing nothing is known.
-void RoundNetwork::Check(absl::btree_map<int, PastCheck> past) {
+// Some are not there in time: each by itself.
+void RoundNetwork::AskForIntroduction(int node) {
+  ask_(StoreGet{.key = IntroductionKey(node)},
+       [this, node, round = assignment_.round](const StoreReply& reply) {
+         if (absl::IsAborted(reply.status) || round != assignment_.round) return;
+         TakeIntroduction(node, reply.values.empty() ? "" : reply.values.front());
+       });
+}
+
+// Empty: it has none.
+void RoundNetwork::TakeIntroduction(int node, const std::string& text) {
+  if (awaited_ == 0) return;
+  Introduction introduction = DecodeIntroduction(text);
+  if (introduction.port != 0) known_[node] = std::move(introduction);
+  if (--awaited_ == 0) Check();
+}
+
+void RoundNetwork::Check() {
+  timer_.cancel();
   PairCheckRun run{.self = self(),
-                   .neighbours = PlanPairs(assignment_.num_nodes, self(), Seed()),
+                   .neighbours = neighbours_,
                    .instance = static_cast<uint64_t>(assignment_.instance.value()),
                    .round = assignment_.round.value(),
                    .greeting = GreetingOf(ListInterfaces()),
-                   .patience = kPatience};
-  for (const Peer& peer : assignment_.peers) {
-    run.nodes.push_back({.address = peer.address, .port = peer.worker_ports.front()});
+                   .patience = options_.patience};
+  run.nodes.resize(static_cast<size_t>(assignment_.num_nodes));
+  for (const auto& [node, end] : known_) {
+    run.nodes[static_cast<size_t>(node)] = {.address = end.address, .port = end.port};
   }
-  std::vector<PairResult> known;
-  const PastCheck own = past[self()];
-  std::erase_if(run.neighbours.from,
-                [&](int peer) { return KnownFault(past[peer], own) != PairFault::kNone; });
+  // Who has not said where it is has not answered.
+  std::vector<PairResult> silent;
   std::erase_if(run.neighbours.to, [&](int peer) {
-    const PairFault fault = KnownFault(own, past[peer]);
-    if (fault != PairFault::kNone) known.push_back({.peer = peer, .fault = fault});
-    return fault != PairFault::kNone;
+    if (known_.contains(peer)) return false;
+    silent.push_back({.peer = peer, .fault = PairFault::kTimeOut});
+    return true;
   });
-  check_.Start(std::move(run),
-               [this, known = std::move(known)](std::vector<PairResult> results) mutable {
-                 absl::c_move(known, std::back_inserter(results));
-                 OnChecked(std::move(results));
-               });
+  // A required network is given its time: the job goes on once it has healed.
+  if (options_.use.kind != NetworkUse::Kind::kRequire) {
+    for (const auto& [node, end] : known_) {
+      if (doubtful_.contains({end.name, end.address})) run.doubtful.push_back(node);
+    }
+  }
+  check_.Start(std::move(run), [this, silent = std::move(silent)](PairResults results) {
+    absl::c_copy(silent, std::back_inserter(results.called));
+    OnChecked(results);
+  });
 }
 
 void RoundNetwork::WhenReady(Then then) {
@@ -126,40 +163,42 @@ void RoundNetwork::WhenReady(Then then) {
 void RoundNetwork::Cancel() {
   check_.Cancel();
   then_ = nullptr;
-  awaits_past_ = false;
+  timer_.cancel();
+  awaited_ = 0;
 }
 
-void RoundNetwork::OnChecked(std::vector<PairResult> results) {
-  past_ = {.instance = static_cast<uint64_t>(assignment_.instance.value()),
-           .round = assignment_.round.value(),
-           .rank = self()};
-  for (const PairResult& result : results) {
+void RoundNetwork::OnChecked(const PairResults& results) {
+  Choose(results.called);
+  doubtful_.clear();
+  for (const int peer : results.absent) Doubt(peer);
+  for (const PairResult& result : results.called) {
     if (result.fault == PairFault::kNone) continue;
-    past_.failed.push_back({.from = self(), .to = result.peer, .fault = result.fault});
-  }
-  Choose(results);
-  for (const PairResult& result : results) {
-    if (result.fault == PairFault::kNone) continue;
+    Doubt(result.peer);
     faults_.push_back(Describe(EndOf(self()), EndOf(result.peer), result.fault));
     Warn("network", faults_.back());
   }
-  Report(results);
-  if (assignment_.node_rank == NodeRank(0)) Judge();
+  Report(results.called);
+  if (assignment_.node_rank == NodeRank(0)) Judge({});
   AwaitJudgement();
   if (!AwaitsJudgement()) Conclude({});
 }
 
+void RoundNetwork::Doubt(int peer) {
+  const PairEnd end = EndOf(peer);
+  doubtful_.insert({end.name, end.address});
+}
+
 void RoundNetwork::Choose(const std::vector<PairResult>& results) {
   const std::vector<Interface> interfaces = ListInterfaces();
-  const std::string& own = assignment_.peers[self()].address;
-  const std::string route = self() == 0 ? own : SourceOfRouteTo(assignment_.peers[0].address);
+  const std::string own = EndOf(self()).address;
+  const std::string route = self() == 0 ? own : SourceOfRouteTo(assignment_.master_address);
   std::vector<PeerAddresses> peers;
   for (int node = 0; node < assignment_.num_nodes; ++node) {
     if (node == self()) continue;
     const auto result =
         absl::c_find_if(results, [&](const PairResult& r) { return r.peer == node; });
-    peers.push_back(AddressesIn(result == results.end() ? "" : result->greeting,
-                                assignment_.peers[node].address));
+    peers.push_back(
+        AddressesIn(result == results.end() ? "" : result->greeting, EndOf(node).address));
   }
   choice_ = ChooseNetwork(options_.use, interfaces, route.empty() ? own : route, peers);
   variables_ = NetworkVariables(choice_, options_.inherited);
@@ -178,11 +217,12 @@ void RoundNetwork::Choose(const std::vector<PairResult>& results) {
 void RoundNetwork::Report(const std::vector<PairResult>& results) {
   NodeReport report{.end = EndOf(self()),
                     .facts = options_.facts,
-                    .failed = past_.failed,
                     .requires_network = options_.use.kind == NetworkUse::Kind::kRequire,
                     .requires_likeness = options_.use.strict_nodes};
   for (const PairResult& result : results) {
-    if (result.fault == PairFault::kNone && result.peer == 0) {
+    if (result.fault != PairFault::kNone) {
+      report.failed.push_back({.from = self(), .to = result.peer, .fault = result.fault});
+    } else if (result.peer == 0) {
       report.clock_offset = -result.clock_offset;
     }
   }
@@ -193,20 +233,33 @@ void RoundNetwork::Report(const std::vector<PairResult>& results) {
   ask_(StoreSet{.key = ReportKey(self()), .value = Encode(report)}, [](const StoreReply&) {});
 }
 
-void RoundNetwork::Judge() {
+// `reports` are those of the first nodes.
+void RoundNetwork::Judge(std::vector<NodeReport> reports) {
+  const int first = static_cast<int>(reports.size());
+  if (first == assignment_.num_nodes) return SetJudgement(JudgeRound(reports, ""));
   StoreWait wait{.timeout = kReportPatience};
-  for (int node = 0; node < assignment_.num_nodes; ++node) wait.keys.push_back(ReportKey(node));
-  ask_(std::move(wait), [this, round = assignment_.round](const StoreReply& reply) {
+  for (int node = first; node < std::min(first + kReportsAtOnce, assignment_.num_nodes); ++node) {
+    wait.keys.push_back(ReportKey(node));
+  }
+  ask_(std::move(wait), [this, reports = std::move(reports),
+                         round = assignment_.round](const StoreReply& reply) mutable {
     if (absl::IsAborted(reply.status) || round != assignment_.round) return;  // the round is over
-    std::vector<NodeReport> reports;
+    if (!reply.status.ok()) {
+      if (!AwaitsJudgement()) return;
+      // What this node asks for stands for all.
+      return SetJudgement(JudgeRound(
+          {NodeReport{.requires_network = options_.use.kind == NetworkUse::Kind::kRequire}},
+          std::string(reply.status.message())));
+    }
     for (const std::string& value : reply.values) reports.push_back(DecodeNodeReport(value));
-    const RoundJudgement judgement =
-        JudgeRound(reports, reply.status.ok() ? "" : std::string(reply.status.message()));
-    for (const std::string& fault : judgement.network) Warn("network", fault);
-    for (const std::string& difference : judgement.differences) Warn("nodes_differ", difference);
-    if (!reply.status.ok() && !AwaitsJudgement()) return;
-    ask_(StoreSet{.key = kJudgementKey, .value = Encode(judgement)}, [](const StoreReply&) {});
+    Judge(std::move(reports));
   });
+}
+
+void RoundNetwork::SetJudgement(const RoundJudgement& judgement) {
+  for (const std::string& fault : judgement.network) Warn("network", fault);
+  for (const std::string& difference : judgement.differences) Warn("nodes_differ", difference);
+  ask_(StoreSet{.key = kJudgementKey, .value = Encode(judgement)}, [](const StoreReply&) {});
 }
 
 void RoundNetwork::AwaitJudgement() {
@@ -252,8 +305,10 @@ void RoundNetwork::Conclude(RoundClearance clearance) {
 }
 
 PairEnd RoundNetwork::EndOf(int node) const {
-  return {.name = assignment_.peers[node].name,
-          .address = assignment_.peers[node].address,
+  const auto found = known_.find(node);
+  if (found == known_.end()) return {.name = absl::StrCat("node rank ", node)};
+  return {.name = found->second.name,
+          .address = found->second.address,
           .interface = node == self() ? choice_.interface : ""};
 }
 

@@ -15,12 +15,15 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
 #include "agent/network/network_choice.h"
 #include "agent/network/pair_check.h"
 #include "agent/network/pairs.h"
 #include "agent/network/round_judgement.h"
 #include "asio/io_context.hpp"
+#include "asio/steady_timer.hpp"
 #include "proto/base/membership.h"
 #include "proto/base/store_messages.h"
 
@@ -29,8 +32,11 @@ namespace muster::agent {
 struct RoundNetworkOptions {
   NetworkUse use;
   std::string node_name;
+  std::string address;       // of this node, for the others
   NodeFacts facts;           // without what the network choice adds
   EnvironmentMap inherited;  // variables that the workers have anyway
+  // For a peer to have its assignment, too, and to answer.
+  absl::Duration patience = absl::Seconds(5);
 };
 
 // The workers of a round may start, unless one of these is set.
@@ -47,8 +53,9 @@ class RoundNetwork {
 
   RoundNetwork(asio::io_context& loop, RoundNetworkOptions options, Ask ask);
 
-  // A round of one node, and --network=off, are ready at once.
-  void StartRound(const Assignment& assignment);
+  // A round of one node, and --network=off, are ready at once. `port`: the first of this node's
+  // workers.
+  void StartRound(const Assignment& assignment, int port);
   // `then` is called once, perhaps before this returns; never where a required pair has failed and
   // this is not node 0.
   void WhenReady(Then then);
@@ -61,11 +68,16 @@ class RoundNetwork {
   const std::vector<std::string>& faults() const { return faults_; }
 
  private:
-  void Check(absl::btree_map<int, PastCheck> past);
-  void OnChecked(std::vector<PairResult> results);
+  void AwaitIntroductions();
+  void AskForIntroduction(int node);
+  void TakeIntroduction(int node, const std::string& text);
+  void Check();
+  void Doubt(int peer);
+  void OnChecked(const PairResults& results);
   void Choose(const std::vector<PairResult>& results);
   void Report(const std::vector<PairResult>& results);
-  void Judge();
+  void Judge(std::vector<NodeReport> reports);
+  void SetJudgement(const RoundJudgement& judgement);
   void AwaitJudgement();
   void OnJudgement(const RoundJudgement& judgement);
   void NoteFaults(const std::vector<std::string>& faults);
@@ -75,9 +87,8 @@ class RoundNetwork {
     return options_.use.strict_nodes || options_.use.kind == NetworkUse::Kind::kRequire;
   }
   int self() const { return static_cast<int>(assignment_.node_rank.value()); }
-  // What the graph of the round's check is drawn from.
-  uint64_t Seed() const {
-    return static_cast<uint64_t>(assignment_.instance.value() ^ assignment_.round.value());
+  bool IsListed() const {
+    return static_cast<int>(assignment_.peers.size()) == assignment_.num_nodes;
   }
   PairEnd EndOf(int node) const;
 
@@ -88,14 +99,18 @@ class RoundNetwork {
   // State of the round.
   PairCheck check_;
   Assignment assignment_;
+  Neighbours neighbours_;
+  absl::btree_map<int, Introduction> known_;  // nodes, by rank; a few of very many
+  size_t awaited_ = 0;                        // introductions of neighbours
+  asio::steady_timer timer_;                  // of the introductions
   NetworkChoice choice_;
   EnvironmentMap variables_;
   std::vector<std::string> faults_;
   std::optional<RoundClearance> clearance_;  // none: not ready yet
   Then then_;
 
-  bool awaits_past_ = false;       // of its neighbours
-  PastCheck past_;                 // the last check that this node has been through
+  // The names and addresses of those with whom the last check failed, either way.
+  absl::btree_set<std::pair<std::string, std::string>> doubtful_;
   std::vector<std::string> said_;  // lines of this and earlier rounds, each once
 };
 

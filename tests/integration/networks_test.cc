@@ -159,35 +159,6 @@ INSTANTIATE_TEST_SUITE_P(
                  "small packets pass and full ones do not"}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Once it has healed, nobody tells: the pair is not tried again by the same two agents.
-TEST_F(Networks, ABrokenPairIsTriedOnceAndNotAtEachRestart) {
-  network_.emplace(2, 2);
-  network_->CutBetween(1, 2);
-  script_ = ShellScript("train.sh", R"(
-[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 7
-touch $OUT/started.$RANK
-while [ ! -e $OUT/go ]; do sleep 0.1; done
-exit 1)");
-  std::vector<Subprocess> agents;
-  for (const int node : {1, 2}) {
-    agents.push_back(StartProgram(
-        network_->On(node, Arguments{MusterBinary(), "run",
-                                     absl::StrCat("--rdzv_endpoint=",
-                                                  network_->AddressOf(1, kSecond), ":29400"),
-                                     "--network=eth0", "--max_restarts=1"} +
-                               TwoNodes() + Arguments{script_}),
-        {}));
-  }
-  ASSERT_TRUE(WaitForOut("started.0") && WaitForOut("started.1"));
-  network_->HealBetween(1, 2);
-  WriteFile(Out("go"), "");
-  for (Subprocess& agent : agents) {
-    const SubprocessResult result = agent.Wait(kLongEnough);
-    EXPECT_THAT(result, ExitsWith(7));
-    EXPECT_THAT(result.err, HasSubstr("\nnetwork: ")) << "the summary of the second attempt";
-  }
-}
-
 TEST_F(Networks, ABrokenOneThatTheJobDoesNotUseIsNoMatter) {
   network_.emplace(2, 2);
   network_->CutBetween(1, 2);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -48,7 +49,7 @@ class PairCheckTest : public ::testing::Test {
            .round = 3,
            .greeting = absl::StrCat("node ", self),
            .patience = patience},
-          [&results, self](std::vector<PairResult> found) { results[self] = std::move(found); });
+          [&results, self](PairResults found) { results[self] = std::move(found.called); });
     }
     loop_.run();
     return results;
@@ -74,6 +75,21 @@ TEST_F(PairCheckTest, ANodeThatIsNotThereRefuses) {
   EXPECT_EQ(results[0][0].fault, PairFault::kNone);
   EXPECT_EQ(results[0][1].fault, PairFault::kRefused);
   EXPECT_EQ(results[0][1].greeting, "");
+}
+
+TEST_F(PairCheckTest, ADoubtfulPeerIsNotWaitedForAsLong) {
+  std::optional<PairResults> found;
+  PairCheck check(loop_);
+  check.Start({.nodes = {{AddressOf(0), kPort}, {AddressOf(1), kPort}},
+               .self = 0,
+               .neighbours = PlanPairs(2, 0, 7),
+               .doubtful = {1},
+               .patience = absl::Hours(1)},
+              [&](PairResults results) { found = std::move(results); });
+  loop_.run();
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->called[0].fault, PairFault::kRefused);
+  EXPECT_THAT(found->absent, ::testing::ElementsAre(1));
 }
 
 // Another program's listener says something else, or nothing.

@@ -40,31 +40,11 @@ TEST(PlanPairs, DrawsOtherNeighboursFromAnotherSeed) {
   EXPECT_NE(PlanPairs(300, 7, 1), PlanPairs(300, 7, 2));
 }
 
-TEST(KnownFault, IsThatOfTheCheckThatBothHaveBeenThrough) {
-  const PastCheck own = {.instance = 7,
-                         .round = 3,
-                         .rank = 0,
-                         .failed = {{.from = 0, .to = 2, .fault = PairFault::kMtu}}};
-  const PastCheck peer = {.instance = 7, .round = 3, .rank = 2};
-  EXPECT_EQ(KnownFault(own, peer), PairFault::kMtu);
-  EXPECT_EQ(KnownFault(peer, own), PairFault::kNone) << "the other way was good";
-  EXPECT_EQ(KnownFault(own, {.instance = 7, .round = 3, .rank = 1}), PairFault::kNone);
-  EXPECT_EQ(KnownFault(own, {.instance = 7, .round = 2, .rank = 2}), PairFault::kNone)
-      << "it has missed a check";
-  EXPECT_EQ(KnownFault(own, {.instance = 6, .round = 3, .rank = 2}), PairFault::kNone);
-  EXPECT_EQ(KnownFault(own, {}), PairFault::kNone) << "it has been started again";
-  EXPECT_EQ(KnownFault({}, {}), PairFault::kNone);
-}
-
-TEST(PastCheck, IsReadBack) {
-  const PastCheck past = {.instance = 1u << 31,
-                          .round = 12,
-                          .rank = 1,
-                          .failed = {{1, 0, PairFault::kRefused}, {1, 40, PairFault::kTimeOut}}};
-  EXPECT_EQ(DecodePastCheck(Encode(past)), past);
-  EXPECT_EQ(DecodePastCheck(Encode(PastCheck())), PastCheck());
-  for (const char* text : {"", "1 2", "x 1 2", "1 2 3 x:mtu"}) {
-    EXPECT_EQ(DecodePastCheck(text), PastCheck()) << text;
+TEST(Introduction, IsReadBack) {
+  const Introduction all = {.name = "any\nname", .address = "fd00::1", .port = 29500};
+  EXPECT_EQ(DecodeIntroduction(Encode(all)), all);
+  for (const char* text : {"", "1", "1\na", "x\na\nb"}) {
+    EXPECT_EQ(DecodeIntroduction(text), Introduction()) << text;
   }
 }
 
