@@ -55,8 +55,8 @@ double Check(const std::vector<PairCheckRun::Node>& nodes, int* failed) {
                               .round = 3,
                               .greeting = "a node",
                               .patience = absl::Seconds(60)},
-                             [&failed_in, which](std::vector<PairResult> results) {
-                               for (const PairResult& result : results) {
+                             [&failed_in, which](const PairResults& results) {
+                               for (const PairResult& result : results.called) {
                                  failed_in[which] += result.fault == PairFault::kNone ? 0 : 1;
                                }
                              });
