@@ -7,6 +7,7 @@ is not run again, so a run that was ended is gone on with by the same command.
 import datetime
 import math
 import os
+import signal
 import subprocess
 import sys
 
@@ -92,6 +93,8 @@ def prove(name):
 
 
 def main(names):
+    for number in (signal.SIGTERM, signal.SIGINT):  # what runs is ended on the way out
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
     unknown = [name for name in names if name not in PHASES]
     if unknown:
         sys.exit(f"deploy/dev prove: unknown phase '{unknown[0]}'; expected {', '.join(PHASES)}")

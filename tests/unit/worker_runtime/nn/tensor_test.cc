@@ -151,6 +151,8 @@ TEST(TensorDeathTest, RefusesTheWrongType) {
 // AddressSanitizer asks this: without it, it ends the process itself where there is no memory.
 extern "C" const char* __asan_default_options();
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" const char* __tsan_default_options();
+extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 
 TEST(TensorDeathTest, MemoryThatIsNotThereIsNamed) {
   TensorPool pool;
