@@ -191,8 +191,14 @@ std::vector<ProcessInfo> TakeOutTrackers(std::vector<ProcessInfo>& processes) {
 bool KillGroupButTrackers(pid_t group) {
   std::vector<ProcessInfo> members = ListDescendants(::getpid());
   std::erase_if(members, [&](const ProcessInfo& p) { return ::getpgid(p.pid) != group; });
+  // Its leader is the worker, whatever the command line says.
+  const auto others = std::stable_partition(members.begin(), members.end(),
+                                            [&](const ProcessInfo& p) { return p.pid == group; });
+  std::vector<ProcessInfo> killed(members.begin(), others);
+  members.erase(members.begin(), others);
   if (TakeOutTrackers(members).empty()) return false;
-  SignalProcesses(members, SIGKILL);
+  killed.insert(killed.end(), members.begin(), members.end());
+  SignalProcesses(killed, SIGKILL);
   return true;
 }
 

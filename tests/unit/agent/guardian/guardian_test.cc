@@ -433,6 +433,12 @@ TEST_F(GuardianOfTrackers, SparesThemAtTheEndOfTheAgent) {
   EXPECT_TRUE(HasRemoved());
 }
 
+TEST_F(Guardian, TakesNoWorkerForATracker) {
+  agent_.StartAndReadLine(Shell(1, "echo ready; sleep 1000; : resource_tracker import main"));
+  agent_.client->SignalGroup(1, SIGKILL);
+  EXPECT_TRUE(agent_.RunUntilExit(1));
+}
+
 TEST_F(Guardian, EndsATrackerThatDoesNotEndByItself) {
   const UniqueFd tracker = Watch(std::stoi(agent_.StartAndReadLine(Shell(
       1, "sh -c 'echo $$; kill -STOP $$; : resource_tracker import main' & exec sleep 1000"))));
