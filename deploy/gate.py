@@ -64,16 +64,18 @@ class Gate1:
     def may_hold(self):
         self.sanitized("asan", "tests_in", lambda test: "gpu" not in test.labels, 1)
         self.sanitized("tsan", "tests_with_threads_in", lambda test: "threads" in test.labels, 0.5)
-        base = self.proven.last_green("headers and annotations")
+        since = self.base("headers and annotations")
         self.gate.may("headers and annotations of what changed",
-                      [DEV, "check", *(["--since", base] if base else [])], 900, seen="^--- ")
-        self.gate.may("clang-tidy of what changed most", [DEV, "tidy", *self.tidy_base()], 600,
-                      seen=": error: ", MUSTER_TIDY_FILES=str(TIDY_FILES_MAX))
+                      [DEV, "check", *(["--since", since] if since else [])], 900, seen="^--- ")
+        since = self.base("clang-tidy")
+        self.gate.may("clang-tidy of what changed most", [DEV, "tidy", *([since] if since else [])],
+                      600, seen=": error: ", MUSTER_TIDY_FILES=str(TIDY_FILES_MAX))
         self.other_process_tests()
 
-    def tidy_base(self):
-        base = self.proven.last_green("clang-tidy")
-        return [base] if base else []
+    def base(self, phase):
+        """The commit at which it was green, if this clone has it."""
+        commit = self.proven.last_green(phase)
+        return None if rooms.changed_files(commit) is None else commit
 
     def sanitized(self, preset, target, wanted, share):
         """The unit and simulation tests of rooms that changed; `share`: of the tests, about."""

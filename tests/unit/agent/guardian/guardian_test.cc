@@ -434,7 +434,8 @@ TEST_F(GuardianOfTrackers, SparesThemAtTheEndOfTheAgent) {
 }
 
 TEST_F(Guardian, TakesNoWorkerForATracker) {
-  agent_.StartAndReadLine(Shell(1, "echo ready; sleep 1000; : resource_tracker import main"));
+  agent_.StartAndReadLine(
+      Shell(1, "echo ready; while :; do sleep 1; done; : resource_tracker import main"));
   agent_.client->SignalGroup(1, SIGKILL);
   EXPECT_TRUE(agent_.RunUntilExit(1));
 }
