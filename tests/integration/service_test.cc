@@ -49,12 +49,15 @@ class Service : public JobTest {
             argv,
         {{"MUSTER_TOKEN", "a token for this test, long enough"}, {"STATE_DIRECTORY", State()}});
   }
-  // The unit's DynamicUser, PrivateTmp and UMask.
+  // The unit's DynamicUser, PrivateTmp and UMask. The programs may lie in a folder that this user
+  // may not enter, or in the /tmp that it does not see.
   Subprocess StartService(const std::string& commands = "true") const {
-    return Start(absl::StrCat("mount -t tmpfs -o mode=1777 none /tmp && ", commands,
+    return Start(absl::StrCat("mount -t tmpfs -o mode=0755 none /mnt && cp ", MusterBinary(), " ",
+                              MusterdBinary(), " /mnt && chmod 0755 /mnt/* && ",
+                              "mount -t tmpfs -o mode=1777 none /tmp && ", commands,
                               " && cd / && umask 0077"),
                  {"/usr/bin/setpriv", absl::StrCat("--reuid=", kDynamicUser),
-                  absl::StrCat("--regid=", kDynamicUser), "--clear-groups", MusterdBinary(),
+                  absl::StrCat("--regid=", kDynamicUser), "--clear-groups", "/mnt/musterd",
                   "--listen=" + endpoint()});
   }
   Subprocess StartAgent(int node, const std::string& script) const {
