@@ -282,8 +282,10 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
     const absl::string_view text = call.in;
     int64_t clock = 0;
     if (absl::SimpleAtoi(text.substr(text.size() - kClockBytes), &clock)) {
-      const absl::Time ours = call.sent + (absl::Now() - call.sent) / 2;
-      call.clock_offset = absl::ToDoubleSeconds(absl::FromUnixMicros(clock) - ours);
+      // Theirs was read between these two of ours: a slow answer proves no difference.
+      const absl::Time theirs = absl::FromUnixMicros(clock), now = absl::Now();
+      const absl::Time nearest = std::clamp(theirs, call.sent, std::max(call.sent, now));
+      call.clock_offset = absl::ToDoubleSeconds(theirs - nearest);
     }
     heard_[call.peer] = std::string(text.substr(0, text.size() - kClockBytes));
     call.stage = PairStage::kBulk;

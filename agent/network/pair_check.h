@@ -50,7 +50,7 @@ struct PairResult {
   int peer = 0;
   PairFault fault = PairFault::kNone;  // of this node's way to it
   std::string greeting;                // empty: it was not heard
-  double clock_offset = 0;             // seconds that its clock is ahead of ours, if it was reached
+  double clock_offset = 0;  // seconds that its clock is ahead of ours at least, if it was reached
 };
 
 struct PairResults {
