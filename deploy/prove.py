@@ -30,9 +30,8 @@ def tests_of(preset, jobs, wanted, **environment):
     def run(gate):
         tree = f"build/{preset}"
         if built(gate, preset):
-            os.environ.update(environment)
             chosen, _ = Tests(tree).select("prove", lambda test: wanted(set(test.labels)))
-            gate.must_tests("tests", ctest(tree, jobs, *chosen), tree, 4 * HOURS)
+            gate.must_tests("tests", ctest(tree, jobs, *chosen), tree, 4 * HOURS, **environment)
     return run
 
 

@@ -170,9 +170,10 @@ class Gate:
         until = min(self.clock.now() + limit, self.clock.whole)
         return self.perform(name, lambda: self.command(name, command, until, True, **environment))
 
-    def must_tests(self, name, command, tree, limit=math.inf):
+    def must_tests(self, name, command, tree, limit=math.inf, **environment):
         until = min(self.clock.now() + limit, self.clock.whole)
-        return self.perform(name, lambda: self.tests(name, command, tree, until, True))
+        return self.perform(
+            name, lambda: self.tests(name, command, tree, until, True, **environment))
 
     def may(self, name, command, limit=math.inf, likely=0, seen=None, **environment):
         """`seen`: a pattern of output that tells a failure although the clock ended the command."""
@@ -222,11 +223,12 @@ class Gate:
                 "".join(f"; {line}" for line in failure[:3])))
         return False
 
-    def tests(self, name, command, tree, until, must):
-        outcome, status = self.ctest(command, until)
+    def tests(self, name, command, tree, until, must, **environment):
+        outcome, status = self.ctest(command, until, **environment)
         failing = dict(outcome.failed)
         if 0 < len(failing) <= RETRIED_MAX:
-            failing = self.once_more(outcome, tree, until + (0 if must else RETRY_SECONDS))
+            failing = self.once_more(
+                outcome, tree, until + (0 if must else RETRY_SECONDS), **environment)
         self.passed += len(outcome.passed) + len(outcome.failed) - len(failing)
         self.failed += len(failing)
         self.skipped += len(outcome.skipped)
@@ -248,16 +250,16 @@ class Gate:
             return False
         return True
 
-    def ctest(self, command, until):
+    def ctest(self, command, until, **environment):
         """ctest ends at its stop time by itself; the clock ends what does not heed it."""
         outcome = Outcome(self.clock, until)
         left = min(max(1.0, until - self.clock.now()), 80000)  # ctest takes a time of day
         stop = time.strftime("%H:%M:%S", time.localtime(time.time() + left))
         status = run(command + ["--stop-time", stop], self.clock, until + ENDING_SECONDS,
-                     outcome.read)
+                     outcome.read, **environment)
         return outcome, status
 
-    def once_more(self, first, tree, until):
+    def once_more(self, first, tree, until, **environment):
         """The tests that fail each time, of those that failed in `first`."""
         failing = dict(first.failed)
         for attempt in range(2, TRIES + 1):
@@ -267,7 +269,7 @@ class Gate:
                       encoding="utf-8") as file:
                 file.writelines(f"{number}:{name}\n" for number, name in failing.items())
             outcome, _ = self.ctest(["ctest", "--test-dir", tree, "--output-on-failure", "-j", "1",
-                                     "--rerun-failed"], until)
+                                     "--rerun-failed"], until, **environment)
             for number in outcome.passed | outcome.skipped:
                 if failing.pop(number, None) is not None:
                     self.unsteady.append((first.failed[number], attempt, first.output[number]))

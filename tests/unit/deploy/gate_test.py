@@ -160,6 +160,14 @@ class GateTest(unittest.TestCase):
             lambda one: one.may_tests("tests", command, self.tree, limit=4))
         self.assertIn("tests: ended by the clock after 1 tests", lines)
 
+    def test_tests_and_their_second_chance_have_the_environment_of_their_phase(self):
+        fails_at_first = fails_once("a")
+        command = self.ctest_of(f"test $OF_THIS_PHASE = yes || exit 3; {fails_at_first}")
+        self.concludes_green(
+            lambda one: one.must_tests("tests", command, self.tree, OF_THIS_PHASE="yes"))
+        self.assertEqual(self.runs("a"), 2)
+        self.assertNotIn("OF_THIS_PHASE", os.environ)
+
     def test_a_selection_by_number_runs_what_was_wanted(self):
         command = self.ctest_of(fails("a"), PASSES, fails("b"), PASSES)
         chosen, number = phases.Tests(self.tree).select(
