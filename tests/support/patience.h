@@ -5,9 +5,8 @@
 
 namespace muster::testing {
 
-// `usual` times $MUSTER_TEST_PATIENCE: a whole number, by default 5 under a sanitizer, else 1.
-// Never for a time-out of what is under test. ctest's own limits grow with CMake's variable of that
-// name, which `deploy/dev` sets from the environment.
+// `usual` times CMake's MUSTER_TEST_PATIENCE, by which ctest's limits grow, too; `deploy/dev` takes
+// it from the environment. A time-out of what is under test never passes through here.
 absl::Duration Patience(absl::Duration usual);
 
 }  // namespace muster::testing
