@@ -53,15 +53,15 @@ std::string CommandOf(pid_t pid, const std::string& proc = "/proc");
 // Source: CPython, multiprocessing/resource_tracker.py
 bool IsResourceTracker(pid_t pid, const std::string& proc = "/proc");
 
-// How long a tracker may take for that once its parents were killed.
+// How long a tracker may take to remove it once its parents were killed.
 inline constexpr absl::Duration kTrackerTime = absl::Seconds(1);
 
 // Takes the trackers out of `processes` and returns them.
 std::vector<ProcessInfo> TakeOutTrackers(std::vector<ProcessInfo>& processes);
 
-// SIGKILLs what is below this process in process group `group`, but trackers. False, and nothing is
-// done, where the group has none: the kernel's signal to the group misses nobody, while what forks
-// now is left to a sweep.
+// SIGKILLs what is below this process in process group `group`, but trackers. Where the group has
+// no tracker it does nothing and returns false: the kernel's signal to the group misses nobody
+// then, while a process that is forked during this call is left to a sweep.
 bool KillGroupButTrackers(pid_t group);
 
 // Whether `signal` has been sent to the process and waits there, because it is blocked.
@@ -71,10 +71,9 @@ bool HasPendingSignal(pid_t pid, int signal, const std::string& proc = "/proc");
 bool HasChildren();
 
 // SIGKILLs every descendant of this process, stopped ones included, until none is left or
-// `timeout_ms` is over, and reaps those that become its children; trackers not before
-// `trackers_until`. Blocks meanwhile. For a child
-// subreaper: the guardian at its end, the agent after on_lost. Returns the pids that are still
-// there.
+// `timeout_ms` is over, and reaps those that become its children. Trackers are not killed before
+// `trackers_until`. Blocks meanwhile. For a child subreaper: the guardian at its end, the agent
+// after on_lost. Returns the pids that are still there.
 std::vector<pid_t> KillOwnDescendants(int timeout_ms,
                                       MonoTime trackers_until = MonoNow() + kTrackerTime);
 

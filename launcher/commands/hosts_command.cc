@@ -162,7 +162,7 @@ class HostRun {
   bool unreachable_ = false;
 };
 
-// As the account that ssh would log in as, too.
+// Whether `host` is this machine, and its account, if it names one, is ours.
 bool IsHere(const std::string& host) {
   const size_t at = host.rfind('@');
   if (at == std::string::npos) return IsThisMachine(host);

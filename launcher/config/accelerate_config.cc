@@ -109,6 +109,8 @@ constexpr KeyWithoutMeaning kWithoutMeaning[] = {
 // Keys of deepspeed_config with which Accelerate has DeepSpeed start the other hosts.
 constexpr const char* kHostKeys[] = {"deepspeed_hostfile", "deepspeed_exclusion_filter",
                                      "deepspeed_inclusion_filter"};
+constexpr char kOwnHosts[] =
+    "hosts are reached by muster itself: muster run --hostfile=FILE [--include=..|--exclude=..]";
 
 // Keys of the top level. Blocks are known by their names.
 constexpr const char* kTopKeys[] = {"compute_environment",

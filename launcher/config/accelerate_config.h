@@ -20,8 +20,6 @@ namespace muster::launcher {
 
 inline constexpr char kNoTpus[] = "TPUs are not served";
 inline constexpr char kNoSageMaker[] = "SageMaker is not served";
-inline constexpr char kOwnHosts[] =
-    "hosts are reached by muster itself: muster run --hostfile=FILE [--include=..|--exclude=..]";
 inline constexpr char kNoMegatron[] =
     "Megatron-LM is started by its own script: muster run pretrain_gpt.py [its arguments]";
 

@@ -138,7 +138,7 @@ absl::Status TakeElasticNodes(const CommandLine& line, bool has_hosts,
   return absl::OkStatus();
 }
 
-// Without ssh each host is given this line, and told which of them it is.
+// Without ssh, the user gives this line to each host, with the place of that host.
 absl::Status TakePlace(const CommandLine& line, bool has_hosts, std::vector<std::string>& args) {
   const Given* rank = line.Find("node_rank");
   if (line.IsOn("no_ssh") != (rank != nullptr)) {

@@ -9,7 +9,7 @@
 
 namespace muster {
 
-// With exit code 1. `sentence` is for people.
+// Ends the process with exit code 1. `sentence` is for people and goes to stderr.
 [[noreturn]] inline void FatalError(const std::string& sentence) {
   std::fprintf(stderr, "%s\n", sentence.c_str());
   std::_Exit(EXIT_FAILURE);

@@ -218,7 +218,7 @@ class ThisMachineTest : public JobTest {
   }
 };
 
-// As `deepspeed` does with a host file of one machine.
+// `deepspeed` does the same with a host file of one machine.
 TEST_F(ThisMachineTest, IsStartedOnWithoutSsh) {
   const std::string script = ShellScript(
       "worker", "echo \"worker $RANK of $WORLD_SIZE $CROSS_RANK/$CROSS_SIZE $LOCAL_SIZE $*\"");
@@ -234,7 +234,7 @@ TEST_F(ThisMachineTest, IsStartedOnWithoutSsh) {
   }
 }
 
-// As `deepspeed --no_ssh` does.
+// `deepspeed --no_ssh` does the same.
 TEST_F(ThisMachineTest, IsTheHostThatItsLineSaysWhereEachHostIsGivenOne) {
   const std::string script =
       ShellScript("worker", "echo \"worker $RANK of $WORLD_SIZE $CROSS_RANK/$CROSS_SIZE\"");

@@ -315,7 +315,7 @@ TEST_F(SlurmTest, ANodeWhoseStepDaemonIsKilledLeavesTheJobAndNoGhosts) {
   Subprocess srun = Srun({"-N3", "--ntasks-per-node=1", "--no-kill"},
                          {"--nnodes=2:3", "--rdzv_conf=last_call_timeout=1",
                           ShellScript("worker", LoseN9(loss, kGoOnWithTwo))});
-  // With their lines: a shell's `>` makes the file before it writes.
+  // A shell's `>` makes the file before it writes the line.
   const bool went_on = WaitUntil(
       [&] { return !ReadOut("again.n8").empty() && !ReadOut("again.n10").empty(); }, kJobPatience);
   cluster_->Ask({"/usr/bin/scancel", RunningJob()});
