@@ -48,9 +48,10 @@ class Gate1:
         tree = "build/dev"
         tests = Tests(tree)
         unit = [DEV, "test", "unit", "-j", str(self.jobs)]
-        gate.must_tests("unit tests", unit, tree, 900)
+        gate.must_tests("unit tests", unit, tree, 900, tries=1)
         self.seconds_per_test = gate.seconds["unit tests"] / max(1, gate.passed)
-        gate.must_tests("simulation", [DEV, "test", "simulation", "-j", str(self.jobs)], tree, 300)
+        simulation = [DEV, "test", "simulation", "-j", str(self.jobs)]
+        gate.must_tests("simulation", simulation, tree, 300, tries=1)
         chosen, _ = tests.select("process", lambda test: (
             not {"peers", "long"} & set(test.labels) or test.name in WITH_PYTORCH), "integration")
         gate.must_tests("process tests", [DEV, "test", "integration", "-j", str(self.jobs + 1),

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 
-from gates.phases import Clock, Gate, Tests, ctest, listed_as_unsteady, say
+from gates.phases import TRIES, Clock, Gate, Tests, ctest, listed_as_unsteady, say
 from gates.proven import PATH, Proven
 
 DEV = "deploy/dev"
@@ -25,13 +25,14 @@ def built(gate, preset):
     return gate.must(f"build {preset}", [DEV, "build", preset], 2 * HOURS)
 
 
-def tests_of(preset, jobs, wanted, **environment):
+def tests_of(preset, jobs, wanted, tries=TRIES, **environment):
     """The phase of those tests of a preset that are `wanted`."""
     def run(gate):
         tree = f"build/{preset}"
         if built(gate, preset):
             chosen, _ = Tests(tree).select("prove", lambda test: wanted(set(test.labels)))
-            gate.must_tests("tests", ctest(tree, jobs, *chosen), tree, 4 * HOURS, **environment)
+            gate.must_tests("tests", ctest(tree, jobs, *chosen), tree, 4 * HOURS, tries,
+                            **environment)
     return run
 
 
@@ -48,7 +49,8 @@ def unsteady_list(gate):
 NOT_SANITIZED = {"peers", "long", "gpu"}
 PHASES = {
     "unsteady tests": unsteady_list,
-    "unit tests": tests_of("dev", JOBS, lambda labels: labels & {"unit", "simulation"}),
+    "unit tests": tests_of("dev", JOBS, lambda labels: labels & {"unit", "simulation"},
+                           tries=1),
     "process tests": tests_of("dev", JOBS + 1, lambda labels: "integration" in labels,
                               MUSTER_TEST_ALL_RANKS="1", MUSTER_TEST_PEERS="live"),
     "asan": tests_of("asan", JOBS, lambda labels: labels & {"unit", "simulation"}),

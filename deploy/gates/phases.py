@@ -8,6 +8,7 @@ before.
 A test that fails is run again, alone, when all others of its phase are through, up to twice. One
 that passes then is unsteady: green, and named at the end. Where more than RETRIED_MAX of a phase
 fail, none has a second chance, and more than UNSTEADY_MAX unsteady tests are red: neither is luck.
+Nor is a failure in a phase of tests that depend on no other process and no clock.
 """
 import json
 import math
@@ -18,7 +19,7 @@ import signal
 import subprocess
 import time
 
-TRIES = 3            # of a test, the first included
+TRIES = 3            # of a test, the first included, where a phase says no other number
 RETRIED_MAX = 8      # failing tests in a phase
 UNSTEADY_MAX = 3     # in all phases together
 MUST_SECONDS = 3600  # from the start, for phases that must hold; CI ends a run after 5400
@@ -170,10 +171,10 @@ class Gate:
         until = min(self.clock.now() + limit, self.clock.whole)
         return self.perform(name, lambda: self.command(name, command, until, True, **environment))
 
-    def must_tests(self, name, command, tree, limit=math.inf, **environment):
+    def must_tests(self, name, command, tree, limit=math.inf, tries=TRIES, **environment):
         until = min(self.clock.now() + limit, self.clock.whole)
         return self.perform(
-            name, lambda: self.tests(name, command, tree, until, True, **environment))
+            name, lambda: self.tests(name, command, tree, until, True, tries, **environment))
 
     def may(self, name, command, limit=math.inf, likely=0, seen=None, **environment):
         """`seen`: a pattern of output that tells a failure although the clock ended the command."""
@@ -184,7 +185,7 @@ class Gate:
     def may_tests(self, name, command, tree, limit=math.inf, likely=0):
         until = min(self.clock.now() + limit, self.clock.budget)
         return self.fits(name, until, likely) and self.perform(
-            name, lambda: self.tests(name, command, tree, until, False))
+            name, lambda: self.tests(name, command, tree, until, False, TRIES))
 
     def fits(self, name, until, likely):
         left = until - self.clock.now()
@@ -223,12 +224,12 @@ class Gate:
                 "".join(f"; {line}" for line in failure[:3])))
         return False
 
-    def tests(self, name, command, tree, until, must, **environment):
+    def tests(self, name, command, tree, until, must, tries, **environment):
         outcome, status = self.ctest(command, until, **environment)
         failing = dict(outcome.failed)
         if 0 < len(failing) <= RETRIED_MAX:
             failing = self.once_more(
-                outcome, tree, until + (0 if must else RETRY_SECONDS), **environment)
+                outcome, tree, until + (0 if must else RETRY_SECONDS), tries, **environment)
         self.passed += len(outcome.passed) + len(outcome.failed) - len(failing)
         self.failed += len(failing)
         self.skipped += len(outcome.skipped)
@@ -259,12 +260,12 @@ class Gate:
                      outcome.read, **environment)
         return outcome, status
 
-    def once_more(self, first, tree, until, **environment):
+    def once_more(self, first, tree, until, tries, **environment):
         """The tests that fail each time, of those that failed in `first`."""
         failing = dict(first.failed)
-        for attempt in range(2, TRIES + 1):
+        for attempt in range(2, tries + 1):
             names = ", ".join(failing.values())
-            say(f"\n=== attempt {attempt} of {TRIES}, one at a time: {names}")
+            say(f"\n=== attempt {attempt} of {tries}, one at a time: {names}")
             with open(os.path.join(tree, "Testing/Temporary/LastTestsFailed.log"), "w",
                       encoding="utf-8") as file:
                 file.writelines(f"{number}:{name}\n" for number, name in failing.items())

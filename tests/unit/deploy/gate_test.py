@@ -96,6 +96,14 @@ class GateTest(unittest.TestCase):
         self.assertEqual(lines[-1], "0 passed, 9 failed, 0 skipped")
         self.assertEqual(self.runs("a"), 1)
 
+    def test_where_a_phase_gives_one_try_a_failure_is_red(self):
+        command = self.ctest_of(PASSES, fails_once("a"))
+        lines = self.concludes_red(
+            lambda one: one.must_tests("unit", command, self.tree, tries=1))
+        self.assertEqual(lines[-1], "1 passed, 1 failed, 0 skipped")
+        self.assertIn("unit: t1", lines)
+        self.assertEqual(self.runs("a"), 1)
+
     def test_three_unsteady_tests_are_green_and_four_are_red(self):
         three = self.ctest_of(*[fails_once(name) for name in "abc"])
         self.concludes_green(lambda one: one.must_tests("tests", three, self.tree))
