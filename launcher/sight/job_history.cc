@@ -47,6 +47,14 @@ NodeHistory NodeOf(const std::vector<DiaryEntry>& diary, int64_t began_unix_mill
   return node;
 }
 
+// Two agents on one machine are two nodes of one name.
+std::string NameAmong(const std::vector<NodeHistory>& nodes, const std::string& name) {
+  const auto same = std::count_if(nodes.begin(), nodes.end(), [&](const NodeHistory& other) {
+    return other.node == name || absl::StartsWith(other.node, absl::StrCat(name, " ("));
+  });
+  return same == 0 ? name : absl::StrCat(name, " (", same + 1, ")");
+}
+
 double TimeIn(const NodeHistory& node, Spent spent, double from, double to) {
   double time = 0;
   for (const TimeSlice& slice : node.slices) {
@@ -141,6 +149,7 @@ absl::StatusOr<JobHistory> MakeHistory(const std::vector<NodeFiles>& nodes) {
   if (diaries.empty()) return absl::NotFoundError("no diary says anything");
   for (const std::vector<DiaryEntry>& diary : diaries) {
     NodeHistory node = NodeOf(diary, job.began_unix_millis);
+    node.node = NameAmong(job.nodes, node.node);
     for (const DiaryEntry& entry : diary) {
       job.events.push_back({node.began + entry.after_seconds, node.node, entry});
     }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "launcher/sight/report_text.h"
 #include "tests/unit/launcher/sight/job_diaries.h"
 
 namespace muster::launcher {
@@ -50,6 +51,16 @@ TEST(JobHistory, TellsOfEachRoundHowFarItCameAndWhoEndedIt) {
 
 TEST(JobHistory, NamesAnIncidentOnceThoughEveryNodeWritesIt) {
   EXPECT_THAT(TwoNodes().incidents, SizeIs(1));
+}
+
+TEST(JobHistory, TellsTwoAgentsOfOneMachineApart) {
+  const auto job =
+      MakeHistory({{.diary = DiaryOf("host", 0, 0)}, {.diary = DiaryOf("host", 2, 2)}});
+  ASSERT_TRUE(job.ok());
+  EXPECT_EQ(job->nodes[0].node, "host");
+  EXPECT_EQ(job->nodes[1].node, "host (2)");
+  EXPECT_EQ(job->rounds[0].ended_by, "rank 3 on host (2): exit code 7: ValueError: bad <batch>");
+  EXPECT_THAT(EventsOf(*job, {status::kNotice}), SizeIs(1)) << "what both wrote is told once";
 }
 
 TEST(JobHistory, TakesADiaryThatBreaksOffForOneWithoutAnEnd) {
