@@ -297,8 +297,9 @@ void HangWatch::Perform(const verdict::Notice& notice, const std::vector<Watched
 }
 
 void HangWatch::Perform(const verdict::Recovery& recovery, const std::vector<WatchedRank>&) {
-  const bool is_notice_said = std::exchange(saying_.notice, 0) == 0;
-  if (is_notice_said) SayThatTheyGoOn(recovery.text);
+  saying_.notice = 0;
+  const bool is_ending = incident_ && incident_->round == round_.round;
+  if (!is_ending) SayThatTheyGoOn(recovery.text);
 }
 
 void HangWatch::Perform(const verdict::Verdict& verdict, const std::vector<WatchedRank>& watched) {

@@ -195,7 +195,9 @@ void HangWatch::SayThatTheyWait(const std::string& text, verdict::Finding findin
   TellWhatWasSaid(WatchEvent::kNotice, text);
 }
 
+// It says so only of what it has said to hang.
 void HangWatch::SayThatTheyGoOn(const std::string& text) {
+  if (saying_.standing == verdict::StandingKind::kNone) return;
   Stand(verdict::StandingKind::kNone, "");
   log::Write(
       log::Level::kInfo, "ranks_go_on", text,

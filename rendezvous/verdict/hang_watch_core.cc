@@ -182,7 +182,7 @@ std::optional<std::string> HangWatchCore::ReasonForVerdict(const Diagnosis& diag
 
 // `goes_on`: the ranks move again, and not only what is found about them has changed.
 void HangWatchCore::Close(bool goes_on, std::vector<WatchEffect>& out) {
-  if (goes_on && incident_ && !incident_->subject.empty() && !incident_->is_judged) {
+  if (goes_on && incident_ && !incident_->subject.empty()) {
     out.push_back(Recovery{absl::StrCat("it goes on: ", incident_->subject)});
   }
   incident_.reset();
@@ -199,19 +199,21 @@ std::vector<WatchEffect> HangWatchCore::Judge(const Diagnosis& diagnosis) {
   const std::string key = KeyOf(diagnosis);
   if (!incident_ || incident_->key != key) {
     const bool goes_on = incident_ && LeastSilence(incident_->ranks) < kSuspiciousSilence;
-    const bool is_owed = incident_ && !goes_on && !incident_->is_judged;
-    const std::string subject = is_owed ? incident_->subject : "";
+    // What was said of this silence is owed its end, also where more is known of it later. One
+    // notice of one silence, but for one after a verdict.
+    Incident next{.key = key, .ranks = Everyone(diagnosis)};
+    if (incident_ && !goes_on) {
+      next.is_noticed = incident_->is_noticed && !incident_->is_judged;
+      next.subject = incident_->subject;
+    }
     Close(goes_on, out);
-    // One notice of one silence, also where more is known of it later.
-    incident_ = Incident{.key = key,
-                         .is_noticed = !subject.empty(),
-                         .subject = subject,
-                         .ranks = Everyone(diagnosis)};
+    incident_ = std::move(next);
   }
   ++incident_->confirmations;
   if (incident_->is_judged) return out;
   if (const std::optional<std::string> reason = ReasonForVerdict(diagnosis)) {
     incident_->is_judged = true;
+    incident_->subject = diagnosis.Describe();
     out.push_back(Verdict{
         .diagnosis = diagnosis,
         .text = diagnosis.Describe(),

@@ -69,7 +69,7 @@ struct Verdict {
   // Ago: the first of those concerned had been silent for long enough to be looked into.
   absl::Duration since_detected;
 };
-// What a notice was about goes on.
+// What a notice or a verdict was about goes on.
 struct Recovery {
   std::string text;
 };
@@ -122,8 +122,8 @@ class HangWatchCore {
     int confirmations = 0;
     bool is_noticed = false;
     bool is_judged = false;
-    // What the last notice told, also of an incident that this one has replaced while nothing
-    // moved; empty: none.
+    // What the last notice or verdict told, also of an incident that this one has replaced while
+    // nothing moved; empty: none.
     std::string subject;
     std::vector<int> ranks;
   };

@@ -50,7 +50,7 @@ void JobWatch::StopRound() {
   nodes_.clear();
   agent_of_first_rank_.clear();
   hang_timeout_ = absl::ZeroDuration();
-  is_judged_ = false;
+  judged_ = Judged::kNo;
   awaited_.clear();
   num_suspicious_ = 0;
   is_start_suspicious_ = false;
@@ -267,8 +267,9 @@ void JobWatch::Ask(MonoTime now, Orders& out) {
   const absl::Duration spread =
       kBetweenQuestions * static_cast<double>(nodes_.size()) / static_cast<double>(kNodesPerSecond);
   // What has been judged is only looked at to see whether it goes on.
-  next_question_ = now + (is_judged_ ? kBetweenQuestionsMax
-                                     : std::clamp(spread, kBetweenQuestions, kBetweenQuestionsMax));
+  next_question_ =
+      now + (judged_ != Judged::kNo ? kBetweenQuestionsMax
+                                    : std::clamp(spread, kBetweenQuestions, kBetweenQuestionsMax));
 }
 
 std::vector<RankSilence> JobWatch::AllSilences() const {
@@ -313,7 +314,7 @@ void JobWatch::Decide(MonoTime now, Orders& out) {
   const bool is_silent = core_.Hear(AllSilences());
   if (!core_.HasIncident()) {  // what it was about goes on
     said_.reset();
-    is_judged_ = false;
+    judged_ = Judged::kNo;
   }
   if (!is_silent) {
     // Each rank that has not come does something: the store goes on telling that each second.
@@ -330,6 +331,7 @@ void JobWatch::Decide(MonoTime now, Orders& out) {
                     absl::StrCat(notice->text, DescribeUnseen(), DescribeRanks(notice->diagnosis))},
           out);
     } else if (const auto* recovery = std::get_if<Recovery>(&effect)) {
+      if (judged_ == Judged::kActsOnIt) continue;  // they move because they are ended
       TellAll(SayRecovery{round_, recovery->text}, out);
     } else {
       Gather(std::get<Verdict>(effect), now, out);
@@ -370,7 +372,7 @@ void JobWatch::Conclude(MonoTime now, Orders& out) {
     return;
   }
   SayVerdict say = MakeVerdict(verdict, now);
-  is_judged_ = true;
+  judged_ = Judged::kActsOnIt;
   std::string why_not_replaced;
   if (Replace(say, why_not_replaced, out)) return;
   const bool ends = std::any_of(say.to_end.begin(), say.to_end.end(), [&](int rank) {
@@ -380,7 +382,10 @@ void JobWatch::Conclude(MonoTime now, Orders& out) {
   if (!ends) say.to_end.clear();
   say.action = ActionInWords(ends, why_not_replaced);
   TellAll(say, out);
-  if (!ends) return;
+  if (!ends) {
+    judged_ = Judged::kOnlySaid;
+    return;
+  }
   said_ = std::move(say);
   say_again_ = now + kSayAgain;
 }

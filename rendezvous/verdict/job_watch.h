@@ -76,6 +76,8 @@ class JobWatch {
 
  private:
   enum class Stage { kListening, kAsking, kGathering };
+  // Whether what is looked into has been said to be a hang, and whether something follows from it.
+  enum class Judged { kNo, kOnlySaid, kActsOnIt };
   struct Node {
     WatchedNode about;
     std::optional<NodeSummary> summary;  // nothing: its agent has said nothing in this round
@@ -152,7 +154,7 @@ class JobWatch {
   MonoTime decided_at_;                // that verdict
   std::vector<RankReport> reports_;
   absl::btree_set<Incarnation> shown_;  // nodes that have answered with their stacks
-  bool is_judged_ = false;              // what is looked into has been said to be a hang
+  Judged judged_ = Judged::kNo;
   // The last that was said and is to be performed, until it has been.
   std::optional<SayVerdict> said_;
   MonoTime say_again_;

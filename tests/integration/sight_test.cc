@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
@@ -62,6 +63,19 @@ class Sight : public SeveralNodes {
   static void End(Subprocess& job) {
     job.Signal(SIGTERM);
     EXPECT_THAT(job.Wait(kLong), ExitsWith(128 + SIGTERM));
+  }
+  // Stops rank 1 of a job of hanging_rank for as long as a verdict takes.
+  void ExpectHealthyAgainAfterAVerdict() const {
+    ASSERT_THAT(StatusOnce(0, {}, {"step"}), ExitsWith(0));
+    const SubprocessResult stacks = Run({"stacks", "--rank=1"});
+    const std::vector<std::string> after = absl::StrSplit(stacks.out, "pid ");
+    int pid = 0;
+    ASSERT_TRUE(after.size() > 1 && absl::SimpleAtoi(*absl::StrSplit(after[1], ',').begin(), &pid))
+        << stacks.out << stacks.err;
+    ASSERT_EQ(kill(pid, SIGSTOP), 0);
+    EXPECT_THAT(StatusOnce(kExitJobHangs).out, HasSubstr("rank 1 is stopped by a signal"));
+    ASSERT_EQ(kill(pid, SIGCONT), 0);
+    EXPECT_THAT(StatusOnce(0), ExitsWith(0));
   }
   std::string SocketOfTheJob() const {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(directory())) {
@@ -153,6 +167,26 @@ TEST_F(Sight, SaysThatARankHangs) {
   EXPECT_THAT(stacks.out, AllOf(HasSubstr("rank 1:"), HasSubstr("SleepInTheDataLoader")));
   EXPECT_THAT(Run({"stacks", "--rank=0"}).out, Not(HasSubstr("SleepInTheDataLoader")));
   End(job);
+}
+
+TEST_F(Sight, SaysThatAJobGoesOnAfterAVerdict) {
+  Subprocess job =
+      StartHere("goes_on", {"--nproc_per_node=2", "--watch=report", MUSTER_HANGING_RANK, "slow"});
+  ExpectHealthyAgainAfterAVerdict();
+  EXPECT_TRUE(job.WaitForOutput("it goes on: rank 1 is stopped by a signal", kLong));
+  End(job);
+}
+
+TEST_F(Sight, SaysThatAJobOnTwoNodesGoesOnAfterAVerdict) {
+  Subprocess first = StartElastic(1, "2", {"--watch=report", MUSTER_HANGING_RANK, "slow"});
+  Subprocess second = StartElastic(2, "2", {"--watch=report", MUSTER_HANGING_RANK, "slow"});
+  ExpectHealthyAgainAfterAVerdict();
+  for (Subprocess* node : {&first, &second}) {
+    EXPECT_TRUE(node->WaitForOutput("it goes on: rank 1 is stopped by a signal", kLong));
+  }
+  first.Signal(SIGINT);
+  first.Wait(kLong);
+  second.Wait(kLong);
 }
 
 TEST_F(Sight, CountsARestartAndSaysWhyItCame) {

@@ -85,6 +85,20 @@ TEST_F(HangWatch, SaysWhenItGoesOn) {
   EXPECT_EQ(recoveries_, 1);
 }
 
+TEST_F(HangWatch, SaysWhenItGoesOnAlsoAfterAVerdict) {
+  Pass(700, RankOneIsMissing());
+  ASSERT_EQ(verdicts_.size(), 1u);
+  EvidenceBuilder job(2);
+  job.rank(1).life = Life::kUnreachable;
+  const int world = job.AddWorld();
+  Pass(20, Diagnose(job.Waits(0, world, AllReduce(7)).Build()));
+  EXPECT_EQ(recoveries_, 0) << "where something else is found, nothing has moved";
+  Pass(1, {}, {0, 1});
+  EXPECT_EQ(recoveries_, 1);
+  Pass(1000, {}, {0, 1});
+  EXPECT_EQ(recoveries_, 1);
+}
+
 // A node that was out of reach answers before its rank has moved: what was said of it is still owed
 // its end.
 TEST_F(HangWatch, SaysWhenItGoesOnAlsoWhereSomethingElseWasFoundBefore) {

@@ -206,6 +206,27 @@ TEST_F(Watch, OnlySaysItWhereTheNodeAtFaultMayNotAct) {
   EXPECT_THAT(VerdictsOf(2)[0].action, HasSubstr("only reported"));
 }
 
+TEST_F(Watch, TakesBackAVerdictThatIsOnlySaidWhenItGoesOn) {
+  Start(RankTwoIsMissing(), absl::Seconds(30));
+  agent(2).ends_workers = false;
+  Pass(60);
+  ASSERT_THAT(VerdictsOf(0), SizeIs(1));
+  EXPECT_THAT(recoveries_, IsEmpty());
+  Pass(15, {0, 1, 2, 3});
+  for (const int rank : {0, 1, 2, 3}) {
+    EXPECT_THAT(recoveries_[Incarnation(100 + rank)],
+                ElementsAre(HasSubstr("it goes on: rank 2 has not called all_reduce #7")));
+  }
+}
+
+TEST_F(Watch, TakesNothingBackWhereRanksMoveBecauseTheyAreEnded) {
+  Start(RankTwoIsMissing(), absl::Seconds(30));
+  Pass(40);
+  ASSERT_THAT(VerdictsOf(2)[0].to_end, ElementsAre(2));
+  Pass(15, {0, 1, 2, 3});
+  EXPECT_THAT(recoveries_, IsEmpty());
+}
+
 TEST_F(Watch, AsksLessOnceItHasJudged) {
   Start(RankTwoIsMissing(), absl::Seconds(30));
   agent(2).ends_workers = false;
