@@ -1,15 +1,19 @@
 #include "agent/watch/board_evidence.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
+
+#include "rendezvous/verdict/diagnosis.h"
 
 namespace muster::agent {
 namespace {
 
 constexpr size_t kRecentCalls = 8;
 constexpr size_t kPendingCallsMax = 256;
+constexpr char kDefaultGroup[] = "default_pg";
 
 // Groups of one name and id are one; of one rank's twice in a row, the later.
 using GroupKey = std::pair<std::string, uint32_t>;
@@ -120,6 +124,12 @@ class EvidenceMaker {
   void AddTorchGroup(const TorchGroup& group, verdict::RankEvidence& rank) {
     const int index = IndexOf(group, rank.rank);
     verdict::GroupRecord record{.group = index, .num_issued = group.num_issued};
+    AddTransfers(group, record);
+    if (group.has_batches) {
+      AddWithoutNumbers(group, record);
+      rank.groups.push_back(std::move(record));
+      return;
+    }
     size_t pending = 0;
     for (size_t i = 0; i < group.operations.size(); ++i) {
       const verdict::Operation& op = group.operations[i];
@@ -130,11 +140,34 @@ class EvidenceMaker {
     rank.groups.push_back(std::move(record));
   }
 
+  void AddTransfers(const TorchGroup& group, verdict::GroupRecord& record) const {
+    const bool has_members = group.label == kDefaultGroup || members_.contains(group.name);
+    for (verdict::Operation op : group.transfers) {
+      if (!has_members) op.peer = -1;
+      record.operations.push_back(std::move(op));
+    }
+  }
+
+  // Nobody may miss this rank by its number of calls. It waits for somebody in what is pending.
+  static void AddWithoutNumbers(const TorchGroup& group, verdict::GroupRecord& record) {
+    record.num_issued = std::numeric_limits<int64_t>::max();
+    for (const verdict::Operation& op : group.operations) {
+      if (!op.is_pending()) continue;
+      record.operations.push_back({.kind = OperationKind::kRecv,
+                                   .state = op.state,
+                                   .sequence = verdict::kUnknownSequence,
+                                   .name = verdict::NameOf(op)});
+      return;
+    }
+  }
+
   int IndexOf(const TorchGroup& group, int rank) {
-    const auto [found, is_new] = torch_index_.try_emplace(group.name, out_.groups.size());
+    const auto [found, is_new] = torch_index_.try_emplace(group.Key(), out_.groups.size());
     if (is_new) {
-      out_.groups.push_back(
-          {.name = group.label, .members = MembersOf(group), .id = IdOf(group.name)});
+      out_.groups.push_back({.name = group.label,
+                             .members = MembersOf(group),
+                             .id = IdOf(group.Key()),
+                             .is_on_device = group.is_on_device});
     }
     std::vector<int>& members = out_.groups[found->second].members;
     if (std::find(members.begin(), members.end(), rank) == members.end()) {
@@ -146,7 +179,7 @@ class EvidenceMaker {
   std::vector<int> MembersOf(const TorchGroup& group) const {
     std::vector<int> members;
     const auto known = members_.find(group.name);
-    if (group.label == "default_pg") {
+    if (group.label == kDefaultGroup) {
       for (int r = 0; r < world_size_; ++r) members.push_back(r);
     } else if (known != members_.end()) {
       members = known->second;

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "proto/base/bounded_json.h"
 #include "rendezvous/verdict/incident_parts.h"
 
@@ -20,6 +22,8 @@ constexpr size_t kNameBytesMax = 64;
 constexpr size_t kPathBytesMax = 1024;
 constexpr size_t kGroupsMax = 256;
 constexpr size_t kOperationsMax = 512;  // of one group
+constexpr size_t kTransfersMax = 64;    // of one group, that have not ended
+constexpr char kBatchEnd[] = "nccl:coalesced";
 constexpr int64_t kRanksMax = 1 << 24;
 constexpr int64_t kElementsMax = int64_t{1} << 50;
 
@@ -134,21 +138,57 @@ verdict::Operation ToOperation(const json& entry) {
   return op;
 }
 
+// "send 0->1" and "recv 1<-0" of NCCL's, by ranks in the group; the own rank comes first.
+verdict::Operation ToTransfer(const json& entry) {
+  verdict::Operation op = ToOperation(entry);
+  const std::pair<absl::string_view, absl::string_view> words =
+      absl::StrSplit(op.name, absl::MaxSplits(' ', 1));
+  const bool is_send = words.first == "send";
+  op.kind = is_send ? OperationKind::kSend : OperationKind::kRecv;
+  op.sequence = verdict::kUnknownSequence;
+  const std::vector<absl::string_view> ends =
+      absl::StrSplit(words.second, absl::MaxSplits(is_send ? "->" : "<-", 1));
+  int peer = -1;
+  if (ends.size() == 2 && absl::SimpleAtoi(ends[1], &peer) && peer >= 0) op.peer = peer;
+  op.name = std::string(words.first);
+  return op;
+}
+
+bool IsOnDevice(const json& entry) {
+  return absl::StartsWith(Text(entry, "profiling_name"), "nccl:");
+}
+
 std::string LabelOf(const std::string& name, const std::string& description) {
   if (description.empty() || description == "undefined") return name;
   return description == "default_pg" ? description : absl::StrCat(description, " ", name);
 }
 
-void Keep(const json& entry, TorchGroup& group) {
+// Whether it is a call of its own. NCCL's calls between the start and the end of a coalescing have
+// one number; the last of them, "coalesced", is the one that ends.
+bool Keep(const json& entry, TorchGroup& group) {
   verdict::Operation op = ToOperation(entry);
-  group.is_on_device =
-      group.is_on_device || absl::StartsWith(Text(entry, "profiling_name"), "nccl:");
+  if (group.is_on_device && !group.operations.empty() &&
+      op.sequence <= group.operations.back().sequence) {
+    verdict::Operation& last = group.operations.back();
+    if (op.sequence == last.sequence && op.state == OperationState::kDone) last.state = op.state;
+    return false;
+  }
   group.num_issued = std::max(group.num_issued, op.sequence + 1);
   group.operations.push_back(std::move(op));
   group.called_at.push_back(absl::FromUnixNanos(Number(entry, "time_created_ns")));
-  if (group.operations.size() <= kOperationsMax) return;
+  if (group.operations.size() <= kOperationsMax) return true;
   group.operations.erase(group.operations.begin());
   group.called_at.erase(group.called_at.begin());
+  return true;
+}
+
+// A communicator of NCCL's ends its calls in their order.
+void EndInOrder(TorchGroup& group) {
+  bool is_done = false;
+  for (auto op = group.operations.rbegin(); op != group.operations.rend(); ++op) {
+    is_done = is_done || op->state == OperationState::kDone;
+    if (is_done) op->state = OperationState::kDone;
+  }
 }
 
 TorchMembers ReadMembers(const json& groups) {
@@ -169,59 +209,159 @@ TorchMembers ReadMembers(const json& groups) {
 
 }  // namespace
 
-uint64_t FingerprintOfTorch(absl::string_view recorder) {
-  return std::hash<std::string_view>()({recorder.data(), recorder.size()});
+std::string TorchGroup::Key() const { return is_on_device ? absl::StrCat(name, "/nccl") : name; }
+
+uint64_t FingerprintOfTorch(const TorchDumps& dumps) {
+  return std::hash<std::string>()(absl::StrJoin(dumps, "\n"));
 }
 
-absl::StatusOr<TorchRecords> ReadTorchRecorder(absl::string_view text) {
-  const json dump = ParseJsonFromOutside(text);
-  if (!dump.is_object() || !dump.contains("version")) {
-    return absl::InvalidArgumentError("its answer is not a dump of PyTorch's flight recorder");
-  }
-  TorchRecords out{.fingerprint = FingerprintOfTorch(text)};
-  const auto entries = dump.find("entries");
-  if (entries == dump.end() || !entries->is_array()) {
-    out.has_unrecorded = true;
-    return out;
-  }
-  std::map<std::string, size_t> index;
-  std::map<std::string, int64_t> id_of_group;
-  for (const json& entry : *entries) {
-    if (!entry.is_object()) continue;
-    const auto group = entry.find("process_group");
-    if (group == entry.end() || !group->is_array() || group->size() != 2) continue;
-    if (!group->at(0).is_string() || !group->at(1).is_string()) continue;
-    out.has_unrecorded = out.has_unrecorded || Flag(entry, "is_p2p") ||
-                         Number(entry, "op_id") > Number(entry, "collective_seq_id");
-    if (Flag(entry, "is_p2p")) continue;
-    const std::string name = group->at(0).get<std::string>().substr(0, kNameBytesMax);
-    const auto [found, is_new] = index.try_emplace(name, out.groups.size());
-    if (is_new) {
-      if (out.groups.size() >= kGroupsMax) break;
-      out.groups.push_back(
-          {.name = name,
-           .label = LabelOf(name, group->at(1).get<std::string>().substr(0, kNameBytesMax))});
+namespace {
+
+// Takes the entries of one dump after the other.
+class RecorderReader {
+ public:
+  // Returns whether `dump` has entries.
+  bool Take(const json& dump) {
+    ++dump_;
+    const auto entries = dump.find("entries");
+    if (entries == dump.end() || !entries->is_array()) return false;
+    for (const json& entry : *entries) {
+      if (entry.is_object()) TakeEntry(entry);
     }
-    TorchGroup& to = out.groups[found->second];
+    return true;
+  }
+
+  TorchRecords Finish() {
+    std::stable_sort(calls_.begin(), calls_.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    if (calls_.size() > verdict::kLastCallsMax) {
+      calls_.erase(calls_.begin(), calls_.end() - verdict::kLastCallsMax);
+    }
+    for (auto& [unused, call] : calls_) out_.last_calls.push_back(std::move(call));
+    for (Part& part : parts_) {
+      if (part.group.is_on_device) EndInOrder(part.group);
+      if (part.may_count_otherwise) {
+        std::erase_if(out_.last_calls, [key = part.group.Key()](const verdict::Call& call) {
+          return call.group == key;
+        });
+      }
+      for (Transfer& transfer : part.transfers) {
+        if (!transfer.operation.is_pending()) continue;
+        if (part.group.transfers.size() == kTransfersMax) break;
+        part.group.transfers.push_back(std::move(transfer.operation));
+      }
+      out_.has_pending = out_.has_pending || !part.group.transfers.empty() ||
+                         std::any_of(part.group.operations.begin(), part.group.operations.end(),
+                                     [](const auto& op) { return op.is_pending(); });
+      out_.groups.push_back(std::move(part.group));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  struct Transfer {
+    int64_t number = 0;  // of collectives, when it was called
+    verdict::Operation operation;
+  };
+  struct Part {
+    TorchGroup group;
+    int dump = 0;     // the dump whose calls it has
+    int64_t id = -1;  // PyTorch's number of the group
+    std::vector<Transfer> transfers;
+    bool may_count_otherwise = false;  // than other ranks: batches are there, or may have been
+  };
+
+  void TakeEntry(const json& entry) {
+    const auto names = entry.find("process_group");
+    if (names == entry.end() || !names->is_array() || names->size() != 2) return;
+    if (!names->at(0).is_string() || !names->at(1).is_string()) return;
+    const bool is_transfer = Flag(entry, "is_p2p");
+    if (is_transfer || Number(entry, "op_id") > Number(entry, "collective_seq_id")) {
+      out_.has_transfers = true;
+      out_.has_unrecorded = out_.has_unrecorded || !IsOnDevice(entry);
+    }
+    if (is_transfer && !IsOnDevice(entry)) return;
+    Part* part = PartOf(entry, *names);
+    if (part == nullptr || part->dump != dump_) return;
+    TorchGroup& group = part->group;
+    const std::string key = group.Key();
     // Names begin again once all groups have been destroyed; this number does not.
     const int64_t id = Number(entry, "pg_id");
-    if (std::exchange(id_of_group[name], id) != id) {
-      to.operations.clear();
-      to.called_at.clear();
-      to.num_issued = 0;
-      std::erase_if(out.last_calls, [&](const verdict::Call& call) { return call.group == name; });
+    if (std::exchange(part->id, id) != id) {
+      group.operations.clear();
+      group.called_at.clear();
+      group.num_issued = 0;
+      std::erase_if(calls_, [&](const auto& call) { return call.second.group == key; });
+      part->transfers.clear();
+      part->may_count_otherwise = false;
+      group.has_batches = false;
     }
-    Keep(entry, to);
-    out.last_calls.push_back({to.name, to.label, to.operations.back()});
-    if (out.last_calls.size() > verdict::kLastCallsMax) {
-      out.last_calls.erase(out.last_calls.begin());
+    // Without batches each call has one number of either kind.
+    const int64_t numbers = Number(entry, "collective_seq_id") + Number(entry, "p2p_seq_id");
+    part->may_count_otherwise =
+        group.is_on_device && (part->may_count_otherwise || Number(entry, "op_id") != numbers);
+    if (TakeTransfer(entry, is_transfer, *part)) return;
+    if (!Keep(entry, group)) return;
+    calls_.emplace_back(group.called_at.back(),
+                        verdict::Call{key, group.label, group.operations.back()});
+  }
+
+  // Returns whether the entry is one, or the end of a batch of them: the last entry of a batch, the
+  // only one that ends.
+  static bool TakeTransfer(const json& entry, bool is_transfer, Part& part) {
+    const int64_t number = Number(entry, "collective_seq_id");
+    if (Text(entry, "profiling_name") != kBatchEnd) {
+      if (is_transfer) part.transfers.push_back({number, ToTransfer(entry)});
+      return is_transfer;
     }
+    bool is_batch = is_transfer;
+    const OperationState state = ToOperation(entry).state;
+    for (auto at = part.transfers.rbegin(); at != part.transfers.rend(); ++at) {
+      if (at->number != number) break;
+      at->operation.state = state;
+      is_batch = true;
+    }
+    part.group.has_batches = part.group.has_batches || is_batch;
+    return is_batch;
   }
-  for (const TorchGroup& group : out.groups) {
-    out.has_pending =
-        out.has_pending || std::any_of(group.operations.begin(), group.operations.end(),
-                                       [](const auto& op) { return op.is_pending(); });
+
+  // Returns null where there are too many groups.
+  Part* PartOf(const json& entry, const json& names) {
+    TorchGroup group{.name = names.at(0).get<std::string>().substr(0, kNameBytesMax)};
+    group.label = LabelOf(group.name, names.at(1).get<std::string>().substr(0, kNameBytesMax));
+    group.is_on_device = IsOnDevice(entry);
+    const auto [found, is_new] = index_.try_emplace(group.Key(), parts_.size());
+    if (!is_new) return &parts_[found->second];
+    if (parts_.size() >= kGroupsMax) {
+      index_.erase(found);
+      return nullptr;
+    }
+    parts_.push_back({.group = std::move(group), .dump = dump_});
+    return &parts_.back();
   }
+
+  TorchRecords out_;
+  std::vector<Part> parts_;
+  std::map<std::string, size_t> index_;  // from keys into parts_
+  std::vector<std::pair<absl::Time, verdict::Call>> calls_;
+  int dump_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<TorchRecords> ReadTorchRecorders(const TorchDumps& dumps) {
+  RecorderReader reader;
+  bool has_entries = false;
+  for (const std::string& text : dumps) {
+    const json dump = ParseJsonFromOutside(text);
+    if (!dump.is_object() || !dump.contains("version")) {
+      return absl::InvalidArgumentError("its answer is not a dump of PyTorch's flight recorder");
+    }
+    has_entries = reader.Take(dump) || has_entries;
+  }
+  TorchRecords out = reader.Finish();
+  out.fingerprint = FingerprintOfTorch(dumps);
+  out.has_unrecorded = out.has_unrecorded || !has_entries;
   return out;
 }
 
@@ -276,10 +416,10 @@ std::vector<verdict::GroupArrivals> FindArrivals(const std::vector<RankRecords>&
   };
   std::map<std::string, Used> groups;
   for (const RankRecords& each : ranks) {
-    if (each.records.has_unrecorded) continue;
+    if (each.records.has_transfers) continue;
     for (const TorchGroup& group : each.records.groups) {
-      Used& used = groups[group.name];
-      used.group.name = group.name;
+      Used& used = groups[group.Key()];
+      used.group.name = group.Key();
       used.group.label = group.label;
       used.group.is_on_device = group.is_on_device;
       ++used.num_ranks;

@@ -3,8 +3,10 @@
 //
 // JSON of a worker, which may be anything: what is not as expected is left out.
 //
-// Source: torch 2.15, observed. On Gloo `retired` is the only sign of completion, and sends and
-// receives are not recorded; they use up op_id.
+// Source: torch 2.15, observed; of NCCL torch 2.11 on one H100, whose dumps lie in
+// tests/unit/agent/watch/recorders. On Gloo `retired` is the only sign of completion, and sends and
+// receives are not recorded; they use up op_id. NCCL's calls are in a recorder of their own, which
+// numbers them by itself.
 //
 // Pure values.
 #pragma once
@@ -24,31 +26,43 @@
 
 namespace muster::agent {
 
-// One process group, as one rank has used it.
+// One process group, as one rank has used it by one back end: a group may have Gloo for the host's
+// tensors and NCCL for a GPU's.
 struct TorchGroup {
   std::string name;                            // PyTorch's own, the same on all ranks
   std::string label;                           // for people
   int64_t num_issued = 0;                      // collectives that were called
   std::vector<verdict::Operation> operations;  // of the recorder, oldest first
   std::vector<absl::Time> called_at;           // those of the recorder, each; by this node's clock
-  bool is_on_device = false;                   // the host calls them, and a GPU does them
+  bool is_on_device = false;                   // NCCL's: the host calls them, a GPU does them
+  // NCCL's sends and receives that have not ended; a peer is a rank of the group.
+  std::vector<verdict::Operation> transfers;
+  // A batch of sends and receives takes a number of the group's collectives, on the ranks that make
+  // it: after that numbers of collectives do not compare between ranks.
+  bool has_batches = false;
+
+  // The same on all ranks; unlike `name`, another for each back end.
+  std::string Key() const;
 };
 
 struct TorchRecords {
   std::vector<TorchGroup> groups;
   std::vector<verdict::Call> last_calls;  // of all groups, oldest first; at most kLastCallsMax
-  // Calls that were made between those that are recorded: sends and receives.
-  bool has_unrecorded = false;
-  uint64_t fingerprint = 0;  // changes with all that is recorded
-  bool has_pending = false;  // of some operation it is not known that it has ended
+  bool has_transfers = false;             // it has sent or received
+  bool has_unrecorded = false;  // as above, and no recorder has it; or there are no records at all
+  uint64_t fingerprint = 0;     // changes with all that is recorded
+  bool has_pending = false;     // of some operation it is not known that it has ended
 };
 
-uint64_t FingerprintOfTorch(absl::string_view recorder);
+// The dumps of a process's recorders: fr_trace_json and dump_nccl_trace_json, those that it has.
+using TorchDumps = std::vector<std::string>;
 
-// fr_trace_json.
+uint64_t FingerprintOfTorch(const TorchDumps& dumps);
+
+// A call that stands in two dumps is that of the first.
 //
-// Errors: kInvalidArgument: no JSON of a recorder.
-absl::StatusOr<TorchRecords> ReadTorchRecorder(absl::string_view json);
+// Errors: kInvalidArgument: one of them is no JSON of a recorder.
+absl::StatusOr<TorchRecords> ReadTorchRecorders(const TorchDumps& dumps);
 
 // wait_counter_values.
 struct TorchWaits {

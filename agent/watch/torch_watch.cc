@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <fstream>
 #include <utility>
@@ -30,6 +31,38 @@ std::vector<absl::StatusOr<TorchAnswer>> AskAll(const std::vector<std::string>& 
   std::vector<TorchQuestion> questions;
   for (const std::string& socket : sockets) questions.push_back({socket, handler});
   return AskTorch(questions, MonoNow() + time);
+}
+
+struct Recorders {
+  pid_t pid = 0;
+  TorchDumps dumps;
+};
+
+// By socket; NCCL keeps a recorder of its own, and versions differ in which handler they have.
+// Errors: AskTorch's, of one that answers neither question.
+std::vector<absl::StatusOr<Recorders>> AskRecorders(const std::vector<std::string>& sockets,
+                                                    absl::Duration time) {
+  constexpr std::array<const char*, 2> kHandlers = {"fr_trace_json", "dump_nccl_trace_json"};
+  std::vector<TorchQuestion> questions;
+  for (const std::string& socket : sockets) {
+    for (const char* handler : kHandlers) questions.push_back({socket, handler});
+  }
+  std::vector<absl::StatusOr<TorchAnswer>> answers = AskTorch(questions, MonoNow() + time);
+  std::vector<absl::StatusOr<Recorders>> out;
+  for (size_t i = 0; i < answers.size(); i += kHandlers.size()) {
+    Recorders recorders;
+    for (size_t of = i; of < i + kHandlers.size(); ++of) {
+      if (!answers[of].ok()) continue;
+      recorders.pid = answers[of]->pid;
+      recorders.dumps.push_back(std::move(answers[of]->body));
+    }
+    if (recorders.dumps.empty()) {
+      out.push_back(answers[i].status());
+    } else {
+      out.push_back(std::move(recorders));
+    }
+  }
+  return out;
 }
 
 // Reads and writes that a process has called for, with sockets; proc(5). 0 if it cannot be read.
@@ -105,11 +138,11 @@ TorchWatch::MoveCheck TorchWatch::MakeMoveCheck() const {
     before.push_back(source.rank->records.fingerprint);
   }
   return [sockets, before] {
-    const auto answers = AskAll(sockets, "fr_trace_json", kAskTime);
+    const auto answers = AskRecorders(sockets, kAskTime);
     for (size_t i = 0; i < answers.size(); ++i) {
       if (absl::IsUnavailable(answers[i].status())) return true;
       if (!answers[i].ok()) continue;
-      if (FingerprintOfTorch(answers[i]->body) != before[i]) return true;
+      if (FingerprintOfTorch(answers[i]->dumps) != before[i]) return true;
     }
     return false;
   };
@@ -142,23 +175,22 @@ std::function<std::vector<verdict::RankCalls>()> TorchWatch::MakeLastCallsQuesti
   return [sources = known_.sources, first_rank, time] {
     std::vector<std::string> sockets;
     for (const Source& source : sources) sockets.push_back(source.socket);
-    const auto answers = AskAll(sockets, "fr_trace_json", time);
+    const auto answers = AskRecorders(sockets, time);
     const MonoTime now = MonoNow();
     std::vector<verdict::RankCalls> ranks;
     for (size_t i = 0; i < sources.size(); ++i) {
-      std::optional<std::string> recorder;
+      TorchDumps dumps;
       absl::Duration age;
       if (answers[i].ok()) {
-        recorder = answers[i]->body;
-      } else {
-        recorder = ReadAnswerFile(TorchLastWordsPath(sockets[i]));
+        dumps = answers[i]->dumps;
+      } else if (auto last_words = ReadAnswerFile(TorchLastWordsPath(sockets[i]))) {
+        dumps.push_back(*std::move(last_words));
+      } else if (sources[i].dumps != nullptr) {
+        dumps = *sources[i].dumps;
+        age = now - sources[i].dumps_read_at;
       }
-      if (!recorder && sources[i].recorder != nullptr) {
-        recorder = *sources[i].recorder;
-        age = now - sources[i].recorder_read_at;
-      }
-      if (!recorder) continue;
-      absl::StatusOr<TorchRecords> records = ReadTorchRecorder(*recorder);
+      if (dumps.empty()) continue;
+      absl::StatusOr<TorchRecords> records = ReadTorchRecorders(dumps);
       if (!records.ok()) continue;
       ranks.push_back({.rank = first_rank + static_cast<int>(i),
                        .age = age,
@@ -170,15 +202,14 @@ std::function<std::vector<verdict::RankCalls>()> TorchWatch::MakeLastCallsQuesti
 
 // --- On the lane
 
-void TorchWatch::TakeRecords(Source& source, absl::string_view recorder, absl::string_view waits,
-                             bool in_full) {
+void TorchWatch::TakeRecords(Source& source, absl::string_view waits, bool in_full) {
   TorchRank& rank = *source.rank;
   if (in_full || rank.records.groups.empty()) {
-    absl::StatusOr<TorchRecords> records = ReadTorchRecorder(recorder);
+    absl::StatusOr<TorchRecords> records = ReadTorchRecorders(*source.dumps);
     if (!records.ok()) return;
     rank.records = *std::move(records);
   } else {
-    rank.records.fingerprint = FingerprintOfTorch(recorder);
+    rank.records.fingerprint = FingerprintOfTorch(*source.dumps);
     rank.records.has_pending = false;
   }
   rank.answers = true;
@@ -198,7 +229,7 @@ void TorchWatch::TakeRecords(Source& source, absl::string_view recorder, absl::s
 void TorchWatch::Ask(Known& known, bool in_full) {
   std::vector<std::string> sockets;
   for (const Source& source : known.sources) sockets.push_back(source.socket);
-  auto recorders = AskAll(sockets, "fr_trace_json", kAskTime);
+  auto recorders = AskRecorders(sockets, kAskTime);
   const MonoTime now = MonoNow();
   for (size_t i = 0; i < sockets.size(); ++i) {
     if (!recorders[i].ok()) sockets[i].clear();
@@ -213,10 +244,10 @@ void TorchWatch::Ask(Known& known, bool in_full) {
     if (!recorders[i].ok()) continue;
     if (!source.rank) source.rank.emplace();
     source.rank->pid = recorders[i]->pid;
-    source.recorder = std::make_shared<const std::string>(std::move(recorders[i]->body));
-    source.recorder_read_at = now;
+    source.dumps = std::make_shared<const TorchDumps>(std::move(recorders[i]->dumps));
+    source.dumps_read_at = now;
     const uint64_t before = source.rank->token;
-    TakeRecords(source, *source.recorder, waits[i].ok() ? waits[i]->body : "", in_full);
+    TakeRecords(source, waits[i].ok() ? waits[i]->body : "", in_full);
     is_still[i] = source.rank->token == before;
     if (!is_still[i]) source.rank->python = {};
   }
@@ -230,8 +261,8 @@ void TorchWatch::TakeArrivals(Known& known, MonoTime now) {
   std::vector<RankRecords> ranks;
   for (size_t i = 0; i < known.sources.size(); ++i) {
     const Source& source = known.sources[i];
-    if (!source.rank || !source.rank->answers || source.recorder == nullptr) continue;
-    absl::StatusOr<TorchRecords> records = ReadTorchRecorder(*source.recorder);
+    if (!source.rank || !source.rank->answers || source.dumps == nullptr) continue;
+    absl::StatusOr<TorchRecords> records = ReadTorchRecorders(*source.dumps);
     if (!records.ok()) continue;
     ranks.push_back({known.first_rank + static_cast<int>(i), *std::move(records)});
   }

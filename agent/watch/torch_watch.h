@@ -68,9 +68,9 @@ class TorchWatch {
   struct Source {
     std::string socket;
     std::optional<TorchRank> rank;
-    // What its recorder has said last, also of one that has gone.
-    std::shared_ptr<const std::string> recorder;
-    MonoTime recorder_read_at;
+    // What its recorders have said last, also of one that has gone.
+    std::shared_ptr<const TorchDumps> dumps;
+    MonoTime dumps_read_at;
     std::optional<uint64_t> stack_read_at;  // fingerprint at which its stack was asked for
     int stacks_missed = 0;                  // in a row, that were asked for and never came
   };
@@ -90,8 +90,7 @@ class TorchWatch {
   static void Ask(Known& known, bool in_full);
   static void TakeArrivals(Known& known, MonoTime now);
   static void AskStacks(Known& known, const std::vector<bool>& is_still);
-  static void TakeRecords(Source& source, absl::string_view recorder, absl::string_view waits,
-                          bool in_full);
+  static void TakeRecords(Source& source, absl::string_view waits, bool in_full);
 
   // What was known of the ranks is not known any more; what they called last is.
   void ForgetRanks();

@@ -150,6 +150,7 @@ verdict::NodeSummary TakeSummary(const proto::WatchSummary& in, WireCheck& check
 void Encode(const verdict::Group& in, proto::WatchDetails::Group* out) {
   out->set_name(Cut(in.name));
   out->set_id(in.id);
+  out->set_is_on_device(in.is_on_device);
   const int size = static_cast<int>(in.members.size());
   out->set_size(size);
   bool is_whole_job = true;
@@ -165,8 +166,10 @@ void Encode(const verdict::Group& in, proto::WatchDetails::Group* out) {
 
 verdict::Group TakeGroup(const proto::WatchDetails::Group& in, int64_t& members_left,
                          WireCheck& check) {
-  verdict::Group out{
-      .name = TakeText(check, "group.name", in.name()), .members = {}, .id = in.id()};
+  verdict::Group out{.name = TakeText(check, "group.name", in.name()),
+                     .members = {},
+                     .id = in.id(),
+                     .is_on_device = in.is_on_device()};
   const int size = check.Range("group.size", in.size(), 0, kWatchedRanksMax);
   members_left -= size;
   check.Require(members_left >= 0, "group.size", "is too much, with the other groups");

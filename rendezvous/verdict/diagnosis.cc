@@ -330,6 +330,7 @@ class Detective {
     } else if (nodes.front() == NodeOfUnseen()) {
       found.finding = Finding::kOutOfSight;
       found.words = TransfersWithAnybodyInWords();
+      if (found.words.empty()) found.words = UnsureNumbersInWords(index_, stalls_);
     } else {
       out.stall = nodes.front() - num_ranks;
       OfInside(stalls_[out.stall], found);

@@ -32,6 +32,7 @@ struct Group {
   std::vector<int> members;   // ranks of the job by rank in the group; kUnknownRank
   uint32_t id = 0;            // tells groups of one name apart; the same for all members
   bool is_gathering = false;  // gatherings.h: told by who has come, not by the ranks
+  bool is_on_device = false;  // of PyTorch over NCCL, whose calls each rank counts by itself
 };
 
 // One call of a communicator.

@@ -138,6 +138,41 @@ bool OneThatRunsWaits(const EvidenceIndex& index, int group) {
   return false;
 }
 
+// No rank is through before all have called it.
+bool NeedsAll(OperationKind kind) {
+  return kind == OperationKind::kAllReduce || kind == OperationKind::kAllGather ||
+         kind == OperationKind::kReduceScatter || kind == OperationKind::kAllToAll;
+}
+
+// A batch of sends and receives takes a number of NCCL's collectives on the ranks that make it, and
+// a recorder forgets it in time. Numbers that contradict each other tell of one: a rank is through
+// a call that another has not come to, or in which another calls something else.
+bool AreNumbersUnsure(const EvidenceIndex& index, int group) {
+  if (!index.group(group).is_on_device) return false;
+  struct Call {
+    Signature signature;
+    bool is_done = false;
+  };
+  std::map<int64_t, Call> calls;
+  int64_t last_through = -1;
+  for (const auto& [i, record] : index.records(group)) {
+    for (const Operation& op : record->operations) {
+      if (!op.is_collective()) continue;
+      const bool is_done = !op.is_pending();
+      const auto [found, is_new] = calls.try_emplace(op.sequence, Call{SignatureOf(op), is_done});
+      Call& call = found->second;
+      call.is_done = call.is_done || is_done;
+      if (call.is_done && call.signature != SignatureOf(op)) return true;
+      if (is_done && NeedsAll(op.kind)) last_through = std::max(last_through, op.sequence);
+    }
+  }
+  return std::any_of(index.records(group).begin(), index.records(group).end(),
+                     [&](const auto& entry) {
+                       return index.rank(entry.first).life == Life::kRunning &&
+                              entry.second->num_issued <= last_through;
+                     });
+}
+
 }  // namespace
 
 Signature SignatureOf(const Operation& op) {
@@ -167,14 +202,32 @@ std::vector<Stall> FindStalls(const EvidenceIndex& index) {
     stall.awaited = awaited->sequence;
     stall.operation = *awaited;
     FillMembers(index, stall);
+    stall.are_numbers_unsure = AreNumbersUnsure(index, g);
+    if (stall.are_numbers_unsure) {
+      stall.missing.clear();
+      stall.has_unseen_members = true;
+    }
     stalls.push_back(std::move(stall));
   }
   return stalls;
 }
 
+std::string UnsureNumbersInWords(const EvidenceIndex& index, const std::vector<Stall>& stalls) {
+  for (const Stall& stall : stalls) {
+    if (!stall.are_numbers_unsure) continue;
+    const std::vector<int> numbers = index.NumbersOf(stall.waiting);
+    return absl::StrCat(RanksInWords(numbers), numbers.size() == 1 ? " waits" : " wait", " in ",
+                        InWords(*stall.operation, index.group(stall.group).name),
+                        "; the ranks of this group count its calls differently, so which of them "
+                        "is missing cannot be told");
+  }
+  return "";
+}
+
 std::vector<Mismatch> FindMismatches(const EvidenceIndex& index, const std::vector<Stall>& stalls) {
   std::vector<Mismatch> mismatches;
   for (const Stall& stall : stalls) {
+    if (stall.are_numbers_unsure) continue;
     for (const int64_t sequence : {stall.oldest - 1, stall.oldest}) {
       std::map<Signature, std::vector<int>> classes;
       std::map<Signature, const Operation*> examples;

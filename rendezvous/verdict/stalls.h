@@ -27,6 +27,7 @@ struct Stall {
   std::vector<int> missing;  // have not called it
   std::vector<int> queued;   // have called it, but it has not been started there
   bool has_unseen_members = false;
+  bool are_numbers_unsure = false;     // of calls: who is missing cannot be told by them
   std::optional<Operation> operation;  // the first that is missing, as a waiting rank called it
 };
 
@@ -51,6 +52,8 @@ struct Mismatch {
 
 // At most one of each group, by group.
 std::vector<Stall> FindStalls(const EvidenceIndex& index);
+// "rank 0 waits in all_reduce #7 (group dp); the ranks of this group count ..."; empty: they agree.
+std::string UnsureNumbersInWords(const EvidenceIndex& index, const std::vector<Stall>& stalls);
 
 // What the members called as the operation that waits, and as the one before it, which those that
 // have not come yet have in common with the others. The largest class is right; without one all are

@@ -5,8 +5,10 @@
 
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "rendezvous/verdict/diagnosis.h"
 #include "rendezvous/verdict/merge_evidence.h"
+#include "tests/support/files.h"
 
 namespace muster::agent {
 namespace {
@@ -121,6 +123,84 @@ TEST(MakeEvidence, FindsWhoHasNotCalledAmongTheRanksOfTheDefaultGroup) {
   EXPECT_EQ(diagnosis.Describe(),
             "rank 1 has not called all_reduce #6 (group default_pg, 4 bytes f32); ranks 0 and 2 "
             "wait");
+}
+
+// What torch 2.11 has said on a GPU.
+WatchedRank NcclRank(int rank, absl::string_view how) {
+  const auto records = ReadTorchRecorders(TorchDumps{testing::ReadFile(
+      absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/unit/agent/watch/recorders/nccl_", how, ".",
+                   rank, ".json"))});
+  WatchedRank out = TorchRankIn(rank, {});
+  out.torch->records = records.value_or(TorchRecords());
+  return out;
+}
+
+TEST(MakeEvidence, FindsARankThatSleepsWhileAnotherWaitsInNccl) {
+  const verdict::Diagnosis diagnosis =
+      verdict::Diagnose(MakeEvidence(Round(0), 2, {NcclRank(0, "sleep"), NcclRank(1, "sleep")}));
+  EXPECT_EQ(diagnosis.finding, verdict::Finding::kNotCalled);
+  EXPECT_THAT(diagnosis.culprits, ElementsAre(1));
+  EXPECT_EQ(diagnosis.Describe(),
+            "rank 1 has not called all_reduce #6 (group default_pg, 4194304 bytes f32); rank 0 "
+            "waits");
+}
+
+TEST(MakeEvidence, FindsRanksThatCallDifferentOperationsOfNccl) {
+  const verdict::Diagnosis diagnosis = verdict::Diagnose(
+      MakeEvidence(Round(0), 2, {NcclRank(0, "mismatch"), NcclRank(1, "mismatch")}));
+  EXPECT_EQ(diagnosis.finding, verdict::Finding::kMismatch);
+  EXPECT_EQ(diagnosis.Describe(),
+            "rank 0 called all_reduce #6 (group default_pg, 4194304 bytes f32) and rank 1 called "
+            "broadcast #6 (group default_pg, 4194304 bytes f32): which of them is right cannot be "
+            "told");
+}
+
+verdict::Operation NcclTransfer(OperationKind kind, int peer) {
+  return {.kind = kind,
+          .state = OperationState::kIssued,
+          .sequence = verdict::kUnknownSequence,
+          .peer = peer,
+          .name = kind == OperationKind::kSend ? "send" : "recv"};
+}
+
+// A stage of a pipeline: its batches have taken numbers of its collectives.
+WatchedRank StageOverNccl(int rank, int64_t num_issued, OperationState last,
+                          std::vector<verdict::Operation> transfers) {
+  TorchGroup group = TorchCalls("0", "default_pg", num_issued, last);
+  group.is_on_device = true;
+  group.has_batches = true;
+  group.transfers = std::move(transfers);
+  return TorchRankIn(rank, {group});
+}
+
+TEST(MakeEvidence, FollowsSendsAndReceivesOfNcclToTheStageThatStandsStill) {
+  const verdict::Diagnosis diagnosis = verdict::Diagnose(MakeEvidence(
+      Round(0), 3,
+      {StageOverNccl(0, 50, OperationState::kDone, {NcclTransfer(OperationKind::kRecv, 1)}),
+       StageOverNccl(
+           1, 90, OperationState::kDone,
+           {NcclTransfer(OperationKind::kSend, 0), NcclTransfer(OperationKind::kRecv, 2)}),
+       StageOverNccl(2, 50, OperationState::kDone, {})}));
+  EXPECT_EQ(diagnosis.finding, verdict::Finding::kNotCalled);
+  EXPECT_THAT(diagnosis.culprits, ElementsAre(2));
+  EXPECT_EQ(diagnosis.Describe(),
+            "rank 2 has not called the send for which rank 1 waits in recv from rank 2 (group "
+            "default_pg); rank 1 waits")
+      << "what goes between ranks 0 and 1 is under way";
+}
+
+// Rank 1 has made a batch more than the others, so its all_reduce #8 is their #7.
+TEST(MakeEvidence, ComparesNoNumbersWhereBatchesHaveTakenSome) {
+  const verdict::Diagnosis diagnosis =
+      verdict::Diagnose(MakeEvidence(Round(0), 3,
+                                     {StageOverNccl(0, 8, OperationState::kIssued, {}),
+                                      StageOverNccl(1, 9, OperationState::kIssued, {}),
+                                      StageOverNccl(2, 8, OperationState::kDone, {})}));
+  EXPECT_EQ(diagnosis.finding, verdict::Finding::kNotCalled);
+  EXPECT_THAT(diagnosis.culprits, ElementsAre(2));
+  EXPECT_THAT(diagnosis.Describe(),
+              ::testing::HasSubstr("rank 2 is in no operation while rank 0 waits in all_reduce "
+                                   "(group default_pg), with whom is not known"));
 }
 
 TEST(MakePulse, IsOfPyTorchWhereNothingIsOnTheBoard) {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "tests/support/files.h"
 
 namespace muster::agent {
 namespace {
@@ -27,14 +28,16 @@ struct Entry {
   std::string group = R"(["0","default_pg"])";
   bool is_retired = false;
   int pg_id = 0;
+  bool is_p2p = false;
+  int p2p = 0;
 
   std::string Json() const {
     return absl::StrCat(R"({"collective_seq_id":)", sequence, R"(,"input_dtypes":[")", dtype,
-                        R"("],"input_sizes":)", input, R"(,"is_p2p":false,"op_id":)", op_id,
-                        R"(,"output_dtypes":[")", dtype, R"("],"output_sizes":)", output,
-                        R"(,"p2p_seq_id":0,"pg_id":)", pg_id, R"(,"process_group":)", group,
-                        R"(,"profiling_name":")", name, R"(","record_id":0,"retired":)",
-                        is_retired ? "true" : "false",
+                        R"("],"input_sizes":)", input, R"(,"is_p2p":)", is_p2p ? "true" : "false",
+                        R"(,"op_id":)", op_id, R"(,"output_dtypes":[")", dtype,
+                        R"("],"output_sizes":)", output, R"(,"p2p_seq_id":)", p2p, R"(,"pg_id":)",
+                        pg_id, R"(,"process_group":)", group, R"(,"profiling_name":")", name,
+                        R"(","record_id":0,"retired":)", is_retired ? "true" : "false",
                         R"(,"state":"scheduled","time_created_ns":1795311522548187201})");
   }
 };
@@ -46,6 +49,10 @@ std::string Dump(const std::vector<Entry>& entries) {
                                       absl::StrAppend(out, entry.Json());
                                     }),
                       R"(],"pg_status":{},"version":"2.10"})");
+}
+
+absl::StatusOr<TorchRecords> ReadTorchRecorder(const std::string& dump) {
+  return ReadTorchRecorders(TorchDumps{dump});
 }
 
 verdict::Operation Only(const Entry& entry) {
@@ -94,6 +101,134 @@ TEST(ReadTorchRecorder, NoticesThatSendsAndReceivesWereMadeBetween) {
   EXPECT_FALSE(ReadTorchRecorder(Dump({{.sequence = 7, .op_id = 7}}))->has_unrecorded);
   EXPECT_TRUE(ReadTorchRecorder(Dump({{.sequence = 7, .op_id = 9}}))->has_unrecorded);
   EXPECT_TRUE(ReadTorchRecorder(R"({"version":"2.10"})")->has_unrecorded);
+}
+
+// --- NCCL's calls, in a recorder of their own
+
+constexpr char kEmptyDump[] = R"({"comm_lib_version":"","pg_status":{},"version":"2.10"})";
+
+TEST(ReadTorchRecorders, HasNcclsCallsBesideThoseOfTheOtherRecorder) {
+  const auto records =
+      ReadTorchRecorders({Dump({{.sequence = 3, .op_id = 3, .is_retired = true}}),
+                          Dump({{.sequence = 1, .name = "nccl:all_reduce", .is_retired = true},
+                                {.sequence = 2, .op_id = 2, .name = "nccl:_all_gather_base"}})});
+  ASSERT_TRUE(records.ok()) << records.status();
+  ASSERT_THAT(records->groups, SizeIs(2));
+  EXPECT_FALSE(records->groups[0].is_on_device);
+  EXPECT_EQ(records->groups[0].num_issued, 4);
+  const TorchGroup& nccl = records->groups[1];
+  EXPECT_TRUE(nccl.is_on_device);
+  EXPECT_EQ(nccl.name, "0");
+  EXPECT_NE(nccl.Key(), records->groups[0].Key()) << "each back end counts by itself";
+  EXPECT_EQ(nccl.num_issued, 3);
+  EXPECT_TRUE(nccl.operations[1].is_pending());
+  EXPECT_EQ(nccl.operations[1].kind, OperationKind::kAllGather);
+  EXPECT_TRUE(records->has_pending);
+}
+
+TEST(ReadTorchRecorders, TakesACallThatTwoDumpsHaveOnce) {
+  const std::string dump = Dump({{.name = "nccl:all_reduce"}});
+  const auto records = ReadTorchRecorders({dump, dump});
+  ASSERT_THAT(records->groups, SizeIs(1));
+  EXPECT_THAT(records->groups[0].operations, SizeIs(1));
+  EXPECT_THAT(records->last_calls, SizeIs(1));
+}
+
+// A rank of torch 2.11 on a GPU that has called all_reduce and all_gather, and one that sleeps.
+TEST(ReadTorchRecorders, TellsWhereRanksOverNcclHang) {
+  const auto dump_of = [](const char* rank) {
+    return testing::ReadFile(absl::StrCat(
+        MUSTER_SOURCE_DIRECTORY, "/tests/unit/agent/watch/recorders/nccl_sleep.", rank, ".json"));
+  };
+  const auto waits = ReadTorchRecorders({kEmptyDump, dump_of("0")});
+  const auto sleeps = ReadTorchRecorders({kEmptyDump, dump_of("1")});
+  ASSERT_TRUE(waits.ok() && sleeps.ok());
+  ASSERT_THAT(waits->groups, SizeIs(2));
+  EXPECT_EQ(waits->groups[0].label, "default_pg");
+  EXPECT_EQ(waits->groups[0].num_issued, 7);
+  EXPECT_EQ(waits->groups[0].operations.back().bytes, 4 << 20);
+  EXPECT_TRUE(waits->has_pending);
+  EXPECT_EQ(sleeps->groups[0].num_issued, 6);
+  EXPECT_FALSE(sleeps->has_pending);
+  EXPECT_TRUE(waits->has_transfers);
+  EXPECT_FALSE(waits->has_unrecorded) << "NCCL's sends are recorded";
+}
+
+TEST(ReadTorchRecorders, TakesACoalescingForOneCallThatItsLastEntryEnds) {
+  const auto coalescing = [](bool is_retired) {
+    return ReadTorchRecorders(
+        {Dump({{.sequence = 4, .op_id = 4, .name = "nccl:_all_gather_base"},
+               {.sequence = 4, .op_id = 4, .name = "nccl:_all_gather_base"},
+               {.sequence = 4, .op_id = 4, .name = "nccl:coalesced", .is_retired = is_retired}})});
+  };
+  ASSERT_THAT(coalescing(true)->groups[0].operations, SizeIs(1));
+  EXPECT_EQ(coalescing(true)->groups[0].operations[0].name, "_all_gather_base");
+  EXPECT_FALSE(coalescing(true)->has_pending);
+  EXPECT_TRUE(coalescing(false)->has_pending);
+}
+
+TEST(ReadTorchRecorders, KnowsThatNcclEndsTheCallsOfAGroupInTheirOrder) {
+  const auto records = ReadTorchRecorders(
+      {Dump({{.sequence = 4, .op_id = 4, .name = "nccl:all_reduce"},
+             {.sequence = 5, .op_id = 5, .name = "nccl:all_reduce", .is_retired = true},
+             {.sequence = 6, .op_id = 6, .name = "nccl:all_reduce"}})});
+  const TorchGroup& group = records->groups[0];
+  EXPECT_FALSE(group.operations[0].is_pending());
+  EXPECT_TRUE(group.operations[2].is_pending());
+}
+
+// --- NCCL's sends and receives
+
+Entry Transfer(const std::string& name, int sequence, int p2p, int op_id, bool is_retired) {
+  return {.sequence = sequence,
+          .op_id = op_id,
+          .name = "nccl:" + name,
+          .is_retired = is_retired,
+          .is_p2p = true,
+          .p2p = p2p};
+}
+
+TEST(ReadTorchRecorders, HasNcclsSendsAndReceivesThatHaveNotEnded) {
+  const auto records = ReadTorchRecorders({Dump({{.name = "nccl:all_reduce", .is_retired = true},
+                                                 Transfer("send 0->1", 1, 1, 2, true),
+                                                 Transfer("recv 0<-3", 1, 2, 3, false),
+                                                 Transfer("send 0->2", 1, 3, 4, false)})});
+  ASSERT_THAT(records->groups, SizeIs(1));
+  const TorchGroup& group = records->groups[0];
+  EXPECT_FALSE(group.has_batches);
+  ASSERT_THAT(group.transfers, SizeIs(2));
+  EXPECT_EQ(group.transfers[0].kind, OperationKind::kRecv);
+  EXPECT_EQ(group.transfers[0].peer, 3);
+  EXPECT_EQ(group.transfers[0].name, "recv");
+  EXPECT_EQ(group.transfers[1].kind, OperationKind::kSend);
+  EXPECT_EQ(group.transfers[1].peer, 2);
+  EXPECT_TRUE(records->has_pending);
+  EXPECT_FALSE(records->has_unrecorded);
+  EXPECT_THAT(records->last_calls, SizeIs(1));
+}
+
+TEST(ReadTorchRecorders, EndsABatchOfSendsAndReceivesWithItsLastEntry) {
+  const auto batch = [](bool is_retired) {
+    return ReadTorchRecorders({Dump({{.name = "nccl:all_reduce", .is_retired = true},
+                                     Transfer("send 1->2", 2, 0, 2, false),
+                                     Transfer("recv 1<-0", 2, 0, 3, false),
+                                     Transfer("coalesced", 2, 0, 3, is_retired)})});
+  };
+  EXPECT_THAT(batch(false)->groups[0].transfers, SizeIs(2));
+  EXPECT_TRUE(batch(false)->has_pending);
+  EXPECT_THAT(batch(true)->groups[0].transfers, IsEmpty());
+  EXPECT_FALSE(batch(true)->has_pending);
+  EXPECT_TRUE(batch(true)->groups[0].has_batches);
+  EXPECT_THAT(batch(true)->last_calls, IsEmpty()) << "their numbers do not compare";
+}
+
+TEST(ReadTorchRecorders, TakesOddNamesOfTransfersForThoseWithAnybody) {
+  for (const char* name :
+       {"send", "send 0->", "send 0->x", "send 0->-4", "recv <-", "recv 1<-9x"}) {
+    const auto records = ReadTorchRecorders({Dump({Transfer(name, 0, 1, 1, false)})});
+    ASSERT_THAT(records->groups[0].transfers, SizeIs(1)) << name;
+    EXPECT_EQ(records->groups[0].transfers[0].peer, -1) << name;
+  }
 }
 
 TEST(ReadTorchRecorder, HasAnotherFingerprintOnceAnythingIsAnother) {
@@ -280,7 +415,7 @@ TEST(FindArrivals, DoesNotDependOnWhatTheClockOfTheNodeShows) {
 
 TEST(FindArrivals, HasNothingOfStagesThatSendToEachOther) {
   RankRecords stage = CallsOf(1, {{7, 100}});
-  stage.records.has_unrecorded = true;
+  stage.records.has_transfers = true;
   EXPECT_THAT(FindArrivals({stage}, absl::FromUnixMillis(2000)), IsEmpty());
 }
 

@@ -106,6 +106,7 @@ TEST(WatchOnTheWire, KeepsDetails) {
   details.summary.round = Round(2);
   job.rank(0).is_mute = true;
   details.evidence = job.Build();
+  details.evidence.groups[1].is_on_device = true;
   details.gatherings = {{.name = "init_process_group",
                          .is_start = true,
                          .waiting = {0, 1, 2, 7},
@@ -121,6 +122,8 @@ TEST(WatchOnTheWire, KeepsDetails) {
   ASSERT_THAT(there.evidence.groups, SizeIs(2));
   EXPECT_EQ(there.evidence.groups[0].members, (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(there.evidence.groups[1].members, (std::vector<int>{verdict::kUnknownRank, 2}));
+  EXPECT_FALSE(there.evidence.groups[0].is_on_device);
+  EXPECT_TRUE(there.evidence.groups[1].is_on_device);
   ASSERT_THAT(there.evidence.ranks, SizeIs(3));
   EXPECT_EQ(there.evidence.ranks[2].life, verdict::Life::kStopped);
   EXPECT_EQ(there.evidence.ranks[2].step, 9);

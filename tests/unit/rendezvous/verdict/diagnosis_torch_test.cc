@@ -22,6 +22,58 @@ using ::testing::StartsWith;
 
 constexpr int kCalled = 12;  // the operation that hangs
 
+// --- Numbers of NCCL's calls, of which batches of sends and receives may have taken some
+
+Diagnosis DiagnoseOnDevice(const EvidenceBuilder& job) {
+  Evidence evidence = job.Build();
+  for (Group& group : evidence.groups) group.is_on_device = true;
+  return Diagnose(evidence);
+}
+
+TEST(NumbersOverNccl, TellWhoIsMissingWhereTheyAgree) {
+  EvidenceBuilder job(3);
+  const int world = job.AddWorld();
+  for (const int r : {0, 1, 2}) job.Called(r, world, Done(AllReduce(6)));
+  job.AllWaitBut({2}, world, AllReduce(7));
+  const Diagnosis found = DiagnoseOnDevice(job);
+  EXPECT_EQ(found.finding, Finding::kNotCalled);
+  EXPECT_THAT(found.culprits, ElementsAre(2));
+}
+
+// Rank 0 has made a batch: its #8 is the others' #7, for which rank 2 is missing.
+TEST(NumbersOverNccl, AccuseNobodyWhereOneIsThroughACallThatAnotherHasNotCome) {
+  EvidenceBuilder job(3);
+  const int world = job.AddWorld();
+  job.Called(0, world, Done(AllReduce(7))).Waits(0, world, AllReduce(8));
+  job.Called(1, world, Done(AllReduce(6))).Waits(1, world, AllReduce(7));
+  job.Called(2, world, Done(AllReduce(6)));
+  const Diagnosis found = DiagnoseOnDevice(job);
+  EXPECT_EQ(found.finding, Finding::kOutOfSight);
+  EXPECT_THAT(found.culprits, IsEmpty());
+  EXPECT_THAT(found.Describe(),
+              HasSubstr("the ranks of this group count its calls differently, so which of them is "
+                        "missing cannot be told"));
+}
+
+TEST(NumbersOverNccl, AreNoMismatchWhereOneIsThroughWhatAnotherCallsOtherwise) {
+  EvidenceBuilder job(2);
+  const int world = job.AddWorld();
+  job.Called(0, world, Done(Of(OperationKind::kBroadcast, 7))).Waits(0, world, AllReduce(8));
+  job.Waits(1, world, AllReduce(7));
+  EXPECT_EQ(DiagnoseOnDevice(job).finding, Finding::kOutOfSight);
+  EXPECT_EQ(Diagnose(job.Build()).finding, Finding::kMismatch) << "Gloo's calls are counted alone";
+}
+
+TEST(NumbersOverNccl, AreAMismatchWhereBothStandInDifferentCalls) {
+  EvidenceBuilder job(2);
+  const int world = job.AddWorld();
+  for (const int r : {0, 1}) job.Called(r, world, Done(AllReduce(6)));
+  job.Waits(0, world, AllReduce(7)).Waits(1, world, Of(OperationKind::kBroadcast, 7));
+  EXPECT_EQ(DiagnoseOnDevice(job).finding, Finding::kMismatch);
+}
+
+// --- What hangs, over groups of PyTorch's
+
 class TorchVerdicts : public ::testing::TestWithParam<int> {
  protected:
   TorchVerdicts() : job_(size()) {
