@@ -4,6 +4,7 @@
 // `deploy/dev deps --peers` makes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
@@ -325,7 +326,8 @@ TEST_F(TorchrunLines, OfScriptsAndTheirArguments) {
 }
 
 TEST_F(TorchrunLines, OfNumbersAndMeetingPlaces) {
-  const std::string port = absl::StrCat(LoopbackPort().number());
+  // Ours takes none that is held, so one that the kernel gives to nobody.
+  const std::string port = absl::StrCat(20000 + getpid() % 10000);
   Compare({
       {"OneNode", {"--nnodes=1:1", kWorker}},
       {"NoNodes", {"--nnodes=0", kWorker}},
