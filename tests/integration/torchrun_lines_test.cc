@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -71,8 +72,11 @@ std::ostream& operator<<(std::ostream& out, const Outcome& outcome) {
   return out;
 }
 
-Json ToJson(const Outcome& outcome) { return {{"how", outcome.how}, {"workers", outcome.workers}}; }
-// Nothing recorded: it is empty.
+// An empty one, of which nothing is known, is null.
+Json ToJson(const Outcome& outcome) {
+  if (outcome.how.empty()) return {};
+  return {{"how", outcome.how}, {"workers", outcome.workers}};
+}
 Outcome FromJson(const Json& json) {
   if (json.is_null()) return {};
   return {.how = json.at("how"), .workers = json.at("workers").get<std::vector<Json>>()};
@@ -118,12 +122,6 @@ Outcome OutcomeOf(const Line& line, const std::vector<std::optional<int>>& codes
 
 class TorchrunLines : public JobTest {
  protected:
-  void SetUp() override {
-    JobTest::SetUp();
-    python_ = PeerPython();
-    if (source_ != PeerSource::kRecord && python_.empty()) GTEST_SKIP() << kNoPeerPython;
-  }
-
   void Compare(const std::vector<Line>& lines) {
     std::vector<Job> jobs;
     for (const Line& line : lines) jobs.push_back({line.name, {line.args}, line.difference});
@@ -155,33 +153,18 @@ class TorchrunLines : public JobTest {
 
   std::vector<Outcome> OutcomesOfTheirs(const std::vector<Job>& jobs,
                                         const std::vector<Line>& lines) {
-    std::vector<Outcome> recorded;
-    for (const Job& job : jobs) recorded.push_back(FromJson(record_.Find(KeyOf(job))));
-    if (source_ == PeerSource::kRecord) {
-      for (size_t i = 0; i < jobs.size(); ++i) {
-        EXPECT_FALSE(recorded[i].how.empty()) << jobs[i].name << kNotRecorded << record_.path();
-      }
-      return recorded;
-    }
-    std::vector<Outcome> seen = RunTheirs(jobs, lines);
-    for (size_t i = 0; !HasFailure() && i < jobs.size(); ++i) {
+    std::vector<Outcome> together;
+    if (source_ != PeerSource::kRecord && !PeerPython().empty()) together = RunTheirs(jobs, lines);
+    std::vector<Outcome> outcomes;
+    for (size_t i = 0; i < jobs.size(); ++i) {
       // Several agents of torchrun may fail over how their store ends, or meet another job's.
-      const bool is_live = source_ == PeerSource::kLive;
-      for (int again = 0; is_live && again < 2 && !(seen[i] == recorded[i]); ++again) {
-        seen[i] = RunTheirs({jobs[i]}, {lines[i]})[0];
-      }
-      if (source_ == PeerSource::kRecording) {
-        record_.Keep(KeyOf(jobs[i]), ToJson(seen[i]));
-      } else {
-        EXPECT_EQ(seen[i], recorded[i]) << jobs[i].name << ": torchrun does not what is recorded";
-      }
+      bool is_again = false;
+      outcomes.push_back(FromJson(record_.Outcome(jobs[i].name, [&] {
+        const bool is_first = !std::exchange(is_again, true);
+        return ToJson(is_first ? together[i] : RunTheirs({jobs[i]}, {lines[i]})[0]);
+      })));
     }
-    return seen;
-  }
-
-  static std::string KeyOf(const Job& job) {
-    const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info();
-    return absl::StrCat(test->name(), ".", job.name);
+    return outcomes;
   }
 
   std::vector<Outcome> RunTheirs(const std::vector<Job>& jobs, const std::vector<Line>& lines) {
@@ -201,7 +184,7 @@ class TorchrunLines : public JobTest {
     }
     const std::string file = Out("lines.json");
     WriteFile(file, request.dump());
-    Subprocess driver = StartProgram({python_, Program("torchrun_lines.py"), file});
+    Subprocess driver = StartProgram({PeerPython(), Program("torchrun_lines.py"), file});
     const SubprocessResult result = driver.Wait(kPatienceWithTorch);
     std::vector<Outcome> outcomes(jobs.size());
     EXPECT_THAT(result, ExitsWith(0));
@@ -264,11 +247,6 @@ class TorchrunLines : public JobTest {
     return complete;
   }
 
-  static constexpr char kNotRecorded[] =
-      ": what torchrun makes of it is not recorded (run this test with MUSTER_TEST_PEERS=record) "
-      "in ";
-
-  std::string python_;
   std::deque<LoopbackPort> ports_;  // held until the test has ended
 };
 
@@ -457,15 +435,8 @@ TEST_F(TorchrunLines, OfNodesThatRestartTogether) {
     });
     return Json{{"how", outcome.how}, {"restarted", restarted}, {"kept", kept}};
   };
-  Json theirs = record_.Find(KeyOf(job));
-  if (source_ != PeerSource::kRecord) {
-    Outcome seen;
-    for (int again = 0; again < 3 && seen.how != "succeeded, succeeded"; ++again) {
-      seen = RunTheirs({job}, {line})[0];
-    }
-    theirs = told(seen, "theirs");
-    if (source_ == PeerSource::kRecording) record_.Keep(KeyOf(job), theirs);
-  }
+  const Json theirs =
+      record_.Outcome(job.name, [&] { return told(RunTheirs({job}, {line})[0], "theirs"); });
   EXPECT_EQ(theirs, (Json{{"how", "succeeded, succeeded"}, {"restarted", 1}, {"kept", 3}}))
       << "the node that failed counts alone, and keeps three logs of four";
   EXPECT_EQ(told(RunOurs(job, line), "ours"),

@@ -1,11 +1,15 @@
 #include "tests/support/peer_record.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
@@ -14,11 +18,14 @@
 #include "absl/strings/strip.h"
 #include "proto/base/status_macros.h"
 #include "tests/support/files.h"
+#include "tests/support/peer_python.h"
 
 namespace muster::testing {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr int kRuns = 3;
 
 std::string VersionOf(const std::string& package) {
   const std::string pins = ReadFile(MUSTER_SOURCE_DIRECTORY "/tests/peers.txt");
@@ -42,6 +49,16 @@ std::string InLines(const Json& all) {
   return text + "\n}\n";
 }
 
+std::string KeyOf(const std::string& part) {
+  const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info();
+  return absl::StrCat(test->name(), part.empty() ? "" : ".", part);
+}
+
+Json Find(const std::string& path, const std::string& key) {
+  const Json all = ReadAll(path);
+  return all.contains(key) ? all.at(key) : Json();
+}
+
 }  // namespace
 
 PeerSource PeersComeFrom() {
@@ -53,15 +70,69 @@ PeerSource PeersComeFrom() {
                             : PeerSource::kRecord;
 }
 
+bool IsNear(const Json& one, const Json& other, double tolerance) {
+  const Json a = one.flatten(), b = other.flatten();
+  const auto is_near = [&](const auto& place, const Json& x) {
+    if (!b.contains(place)) return false;
+    const Json& y = b.at(place);
+    if (!x.is_number() || !y.is_number()) return x == y;
+    const double p = x.get<double>(), q = y.get<double>();
+    return std::abs(p - q) <= tolerance * std::max({1.0, std::abs(p), std::abs(q)});
+  };
+  if (a.size() != b.size()) return false;
+  for (const auto& [place, value] : a.items()) {
+    if (!is_near(place, value)) return false;
+  }
+  return true;
+}
+
+bool HasSucceeded(const SubprocessResult& theirs) {
+  const bool has = theirs.ended && theirs.exit_code == 0;
+  if (!has) std::cout << "The peer's run " << ToString(theirs) << "\n";
+  return has;
+}
+
 PeerRecord::PeerRecord(const std::string& program, const std::string& package)
     : path_(absl::StrCat(MUSTER_SOURCE_DIRECTORY "/tests/data/peers/", program, "-",
                          VersionOf(package), ".json")) {}
 
-Json PeerRecord::Find(const std::string& key) const {
-  const Json all = ReadAll(path_);
-  return all.contains(key) ? all.at(key) : Json();
+Json PeerRecord::Outcome(const std::string& part, const std::function<Json()>& run,
+                         double tolerance) const {
+  const std::string key = KeyOf(part);
+  const Json recorded = Find(path_, key);
+  const PeerSource source = PeersComeFrom();
+  if (source == PeerSource::kRecord) {
+    EXPECT_FALSE(recorded.is_null()) << key << ": what the peer does is not recorded (run this "
+                                     << "test with MUSTER_TEST_PEERS=record) in " << path_;
+    return recorded;
+  }
+  if (PeerPython().empty()) {
+    ADD_FAILURE() << kNoPeerPython;
+    return {};
+  }
+  Json seen;
+  bool is_recorded = false;
+  for (int i = 0; i < kRuns && !is_recorded; ++i) {
+    seen = run();
+    is_recorded = !seen.is_null() && IsNear(seen, recorded, tolerance);
+    if (!seen.is_null() && recorded.is_null()) break;
+  }
+  if (seen.is_null()) {
+    ADD_FAILURE() << key << ": the peer did not do it in " << kRuns << " runs";
+  } else if (!is_recorded && source == PeerSource::kRecording) {
+    Keep(key, seen);
+  } else if (!is_recorded) {
+    ADD_FAILURE() << key << ": the peer does " << seen << "\nand not what is recorded in " << path_
+                  << ": " << recorded;
+  }
+  return seen;
 }
 
+bool PeerRecord::HasOutcome(const std::string& part) const {
+  return !Find(path_, KeyOf(part)).is_null();
+}
+
+// Other processes may do the same at that time.
 void PeerRecord::Keep(const std::string& key, const Json& outcome) const {
   const std::string folder = std::filesystem::path(path_).parent_path();
   std::filesystem::create_directories(folder);
