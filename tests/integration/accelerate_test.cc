@@ -1,11 +1,12 @@
 // `muster run --config_file` and `muster accelerate launch` beside `accelerate launch`: the same
 // variables for the same files and options. Our tables of options and keys beside the readers of
-// Accelerate and DeepSpeed.
+// Accelerate and DeepSpeed. What those do is recorded (support/peer_record.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
+#include "tests/support/peer_record.h"
 #include "tests/support/subprocess.h"
 
 namespace muster::testing {
@@ -26,8 +28,9 @@ using ::testing::Gt;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
+using Json = nlohmann::json;
 
-constexpr char kShow[] = R"(import json, os
+constexpr char kShow[] = R"py(import json, os
 prefixes = ("ACCELERATE_", "FSDP_", "OMP_NUM_THREADS", "PYTHONPATH", "KMP_", "CUDA_VISIBLE_DEVICES")
 # What accelerate tells a single process by; where torchrun gives them, they are its own matter.
 ranks = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK",
@@ -37,11 +40,6 @@ if os.environ.get("RANK", "0") == "0":
     shown["ranks"] = [n for n in ranks if n in os.environ]
     if "LOCAL_RANK" not in os.environ:
         shown["master"] = [os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")]
-    if "PREPARE" in os.environ:
-        import accelerate, torch
-        state = accelerate.Accelerator()
-        model = state.prepare(torch.nn.Linear(2, 2))
-        shown["prepared"] = [str(state.distributed_type), type(model).__name__, *model.state_dict()]
     # The hang watch puts a folder of its own first (deploy/docs/torchrun.md).
     if "MUSTER_TORCH_SERVER" in os.environ:
         own = os.path.dirname(os.environ["MUSTER_TORCH_SERVER"]) + "/python"
@@ -50,8 +48,8 @@ if os.environ.get("RANK", "0") == "0":
         if rest:
             shown["PYTHONPATH"] = rest
     with open(os.environ["SHOW"], "w") as file:
-        json.dump(shown, file, indent=1, sort_keys=True)
-)";
+        file.write(json.dumps(shown).replace(os.getcwd(), "(here)"))
+)py";
 
 std::string ConfigOf(const std::string& name) {
   return absl::StrCat(MUSTER_SOURCE_DIRECTORY "/tests/unit/launcher/configs/accelerate_", name,
@@ -63,37 +61,43 @@ Environment With(const std::string& name, const std::string& value, Environment 
   return environment;
 }
 
+const Arguments kLaunch = {"accelerate", "launch"};
+
 class BesideAccelerate : public JobTest {
  protected:
-  // `ours`: the words in front of `options`; `more`: variables for both.
-  void ExpectTheSame(const Arguments& options, const Arguments& ours,
-                     const Environment& more = {}) {
-    if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
-    const std::string script = PythonScript("show.py", kShow);
-    // It chooses a port before it listens there; a test beside this one may have taken it.
-    const SubprocessResult theirs = PeersOutcome([&] {
-      return StartProgram(Arguments{PeerPython(), "-m", "accelerate.commands.launch"} + options +
-                              Arguments{script},
-                          With("SHOW", Out("theirs"), more))
-          .Wait(absl::Minutes(3));
-    });
-    if (theirs.err.find("No module named") != std::string::npos) {
-      GTEST_SKIP() << "accelerate, or what it needs for this file, is not installed";
-    }
-    ASSERT_THAT(theirs, ExitsWith(0));
-    const SubprocessResult by_us =
-        Run(ours + options + Arguments{script},
-            With("SHOW", Out("ours"), With("PYTHON_EXEC", PeerPython(), more)));
-    ASSERT_THAT(by_us, ExitsWith(0));
-    EXPECT_EQ(ReadOut("ours"), ReadOut("theirs"));
+  // What the first worker finds: of `accelerate launch`, of ours. `more`: variables of both.
+  Json Theirs(const Arguments& options, const Environment& more = {}) const {
+    const SubprocessResult result =
+        StartProgram(Arguments{PeerPython(), "-m", "accelerate.commands.launch"} + options +
+                         Arguments{Script()},
+                     With("SHOW", Out("theirs"), more))
+            .Wait(absl::Minutes(3));
+    return HasSucceeded(result) ? Json::parse(ReadOut("theirs")) : Json();
   }
+  Json Ours(const Arguments& words, const Arguments& options, const Environment& more = {}) const {
+    EXPECT_THAT(Run(words + options + Arguments{Script()}, With("SHOW", Out("ours"), more)),
+                ExitsWith(0));
+    return Json::parse(ReadOut("ours"), nullptr, false);
+  }
+
+  // `ways`: the words of ours in front of `options`. `part`: of the test, where it has several.
+  void ExpectTheSame(const Arguments& options, const std::vector<Arguments>& ways,
+                     const Environment& more = {}, const std::string& part = "") const {
+    const Json theirs = record_.Outcome(part, [&] { return Theirs(options, more); });
+    for (const Arguments& words : ways) EXPECT_EQ(Ours(words, options, more), theirs);
+  }
+
+ private:
+  std::string Script() const { return PythonScript("show.py", kShow); }
+
+  const PeerRecord record_{"accelerate", "accelerate"};
 };
 
 class AccelerateTest : public BesideAccelerate,
                        public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(AccelerateTest, WorkersSeeWhatAccelerateLaunchGivesThem) {
-  ExpectTheSame({"--config_file", ConfigOf(GetParam())}, {});
+  ExpectTheSame({"--config_file", ConfigOf(GetParam())}, {{}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, AccelerateTest,
@@ -108,7 +112,7 @@ struct Line {
 class AccelerateLine : public BesideAccelerate, public ::testing::WithParamInterface<Line> {};
 
 TEST_P(AccelerateLine, MeansWhatItMeansToAccelerate) {
-  ExpectTheSame(GetParam().options, {"accelerate", "launch"});
+  ExpectTheSame(GetParam().options, {kLaunch});
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -127,11 +131,13 @@ INSTANTIATE_TEST_SUITE_P(
         Line{"over_deepspeeds_file", {"--config_file", ConfigOf("deepspeed"), "--zero_stage=1"}}),
     [](const auto& param) { return std::string(param.param.name); });
 
+// Without a number of threads, that of a host depends on its cores.
+const Environment kThreads = {{"OMP_NUM_THREADS", "3"}};
+
+// What such a worker makes of a model is in frameworks_test.
 class OneProcess : public BesideAccelerate, public ::testing::WithParamInterface<Line> {};
 
-TEST_P(OneProcess, IsNoDistributedJob) {
-  ExpectTheSame(GetParam().options, {"accelerate", "launch"}, {{"PREPARE", "1"}});
-}
+TEST_P(OneProcess, IsNoDistributedJob) { ExpectTheSame(GetParam().options, {kLaunch}, kThreads); }
 
 INSTANTIATE_TEST_SUITE_P(
     OfAccelerate, OneProcess,
@@ -145,8 +151,15 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_F(BesideAccelerate, AFileOfOneProcessIsNoDistributedJob) {
   WriteFile(Out("no.yaml"), "distributed_type: 'NO'\nnum_processes: 1\nuse_cpu: true\n");
-  for (const Arguments& words : {Arguments{}, Arguments{"accelerate", "launch"}}) {
-    ExpectTheSame({"--config_file", Out("no.yaml")}, words, {{"PREPARE", "1"}});
+  ExpectTheSame({"--config_file", Out("no.yaml")}, {{}, kLaunch}, kThreads);
+}
+
+// As many as this machine says.
+TEST_F(BesideAccelerate, OneProcessOnTheHostHasItsShareOfTheCores) {
+  if (PeersComeFrom() == PeerSource::kRecord) GTEST_SKIP() << "MUSTER_TEST_PEERS=live runs it";
+  for (const Arguments& options :
+       {Arguments{"--cpu"}, {"--num_processes=1"}, {"--cpu", "--num_processes=2"}}) {
+    EXPECT_EQ(Ours(kLaunch, options), Theirs(options));
   }
 }
 
@@ -155,7 +168,7 @@ TEST_F(BesideAccelerate, TheFileAtItsUsualPlaceMeansWhatItMeansToAccelerate) {
   const std::string folder = environment().at("HOME") + "/.cache/huggingface/accelerate";
   std::filesystem::create_directories(folder);
   WriteFile(folder + "/default_config.yaml", ReadFile(ConfigOf("multi_gpu")));
-  ExpectTheSame({}, {"accelerate", "launch"});
+  ExpectTheSame({}, {kLaunch});
 }
 
 TEST_F(BesideAccelerate, AFileOfAnOlderVersionMeansWhatItMeansToAccelerate) {
@@ -167,22 +180,23 @@ TEST_F(BesideAccelerate, AFileOfAnOlderVersionMeansWhatItMeansToAccelerate) {
             "distributed_type: DEEPSPEED\nnum_processes: 2\nfp16: true\n"
             "deepspeed_config:\n  steps_per_print: 100\n  zero_stage: 2\n");
   for (const char* file : {"fsdp.yaml", "deepspeed.yaml"}) {
-    for (const Arguments& words : {Arguments{}, Arguments{"accelerate", "launch"}}) {
-      ExpectTheSame({"--config_file", Out(file)}, words);
-    }
+    ExpectTheSame({"--config_file", Out(file)}, {{}, kLaunch}, {}, file);
   }
 }
 
 // Whether ours have all that the readers of another program know.
 class TablesOfPeers : public JobTest {
  protected:
-  // The lines that a Python script prints; none where its package is not installed.
-  std::vector<std::string> Known(const std::string& script) {
-    const SubprocessResult listed =
-        StartProgram({PeerPython(), PythonScript("list.py", script)}).Wait(absl::Minutes(3));
-    EXPECT_TRUE(listed.exit_code == 0 || absl::StrContains(listed.err, "No module named"))
-        << ToString(listed);
-    return absl::StrSplit(listed.out, '\n', absl::SkipEmpty());
+  // The lines that `script` prints where the package is installed.
+  std::vector<std::string> Known(const char* package, const char* script) const {
+    const Json known = PeerRecord(package, package).Outcome("", [&]() -> Json {
+      const SubprocessResult listed =
+          StartProgram({PeerPython(), PythonScript("list.py", script)}).Wait(absl::Minutes(3));
+      if (!HasSucceeded(listed)) return {};
+      const std::vector<std::string> lines = absl::StrSplit(listed.out, '\n', absl::SkipEmpty());
+      return lines;
+    });
+    return known.is_null() ? std::vector<std::string>() : known.get<std::vector<std::string>>();
   }
 
   // `options`: "--quiet flag", "--config_file value".
@@ -198,8 +212,7 @@ class TablesOfPeers : public JobTest {
 };
 
 TEST_F(TablesOfPeers, KnowEveryOptionAndKeyOfAccelerate) {
-  if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
-  const std::vector<std::string> known = Known(R"py(import dataclasses, inspect, re
+  const std::vector<std::string> known = Known("accelerate", R"py(import dataclasses, inspect, re
 from accelerate.commands.config import cluster, config_args
 from accelerate.commands.launch import launch_command_parser
 names = []
@@ -217,7 +230,6 @@ blocks |= {entry for entry in re.findall(r'(\w+_config)\["(\w+)"\]', inspect.get
 for block, name in sorted(blocks):
     print(block, name)
 )py");
-  if (known.empty()) GTEST_SKIP() << "accelerate is not installed beside PyTorch";
   std::vector<std::string> options;
   std::map<std::string, std::string> lines;  // by block
   for (const std::string& line : known) {
@@ -247,8 +259,7 @@ for block, name in sorted(blocks):
 }
 
 TEST_F(TablesOfPeers, KnowEveryOptionOfDeepSpeed) {
-  if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
-  const std::vector<std::string> options = Known(R"(import argparse, contextlib, sys
+  const std::vector<std::string> options = Known("deepspeed", R"(import argparse, contextlib, sys
 with contextlib.redirect_stdout(sys.stderr):
     from deepspeed.launcher import runner
 def show(self, *args, **kwargs):
@@ -260,15 +271,13 @@ def show(self, *args, **kwargs):
 argparse.ArgumentParser.parse_args = show
 runner.parse_args([])
 )");
-  if (options.empty()) GTEST_SKIP() << "deepspeed is not installed beside PyTorch";
   EXPECT_THAT(options.size(), Gt(20u));
   ExpectKnown({"deepspeed"}, options);
 }
 
 // The sections that a plan is made from, which DeepSpeed knows by tables, too.
 TEST_F(TablesOfPeers, KnowEveryKeyOfDeepSpeedsSections) {
-  if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
-  const std::vector<std::string> known = Known(R"(import contextlib, json, sys
+  const std::vector<std::string> known = Known("deepspeed", R"(import contextlib, json, sys
 with contextlib.redirect_stdout(sys.stderr):
     from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
     from deepspeed.runtime.zero import config, offload_config
@@ -280,8 +289,8 @@ zero["offload_optimizer"] = keys(offload_config.DeepSpeedZeroOffloadOptimizerCon
 print(json.dumps({"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero,
                   "fp16": keys(DeepSpeedFP16Config), "bf16": keys(DeepSpeedBF16Config)}))
 )");
-  if (known.empty()) GTEST_SKIP() << "deepspeed is not installed beside PyTorch";
-  WriteFile(Out("ds.json"), known.back());
+  ASSERT_THAT(known, SizeIs(1));
+  WriteFile(Out("ds.json"), known[0]);
   EXPECT_THAT(Run({"plan", "--model=gpt2-124m", "--deepspeed", Out("ds.json")}).err,
               Not(HasSubstr("unknown")));
 }

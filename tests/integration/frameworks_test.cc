@@ -1,10 +1,10 @@
-// Frameworks that know torchrun, under muster: accelerate's own test scripts, Lightning, and what
-// `deepspeed` gives to workers; also where srun starts the agents. Skipped where they are missing
-// (`deploy/dev deps --peers`).
+// Frameworks that know torchrun, in workers of ours: accelerate, by its own test scripts too, and
+// Lightning; also where srun starts the agents. Skipped where they are missing (`deploy/dev deps
+// --peers`).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -14,13 +14,12 @@
 #include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
+#include "tests/support/peer_record.h"
 #include "tests/support/slurm_cluster.h"
 #include "tests/support/subprocess.h"
 
 namespace muster::testing {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr char kProgram[] = MUSTER_SOURCE_DIRECTORY "/tests/integration/programs/frameworks.py";
 // PyTorch takes a while to import beside other tests on a small machine.
@@ -99,30 +98,44 @@ TEST_F(FrameworksTest, TheyFindTheirRanksUnderSrunWithoutOptions) {
               ::testing::ElementsAre("0 of 2 on node 0: 2\n", "1 of 2 on node 1: 2\n"));
 }
 
-TEST_F(FrameworksTest, WorkersFindWhatDeepSpeedGivesThem) {
-  const std::string deepspeed = PeerPython().substr(0, PeerPython().rfind('/') + 1) + "deepspeed";
-  if (access(deepspeed.c_str(), X_OK) != 0) GTEST_SKIP() << deepspeed << " is not installed";
-  // What a machine without GPUs shows of them differs.
-  const std::string script = PythonScript("show.py", R"(import os, sys
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE",
-         "MASTER_ADDR")
-with open(os.environ["SHOW"] + os.environ["RANK"], "w") as file:
-    print(sys.argv[1:], [(name, os.environ.get(name)) for name in names], file=file)
-)");
-  const Arguments job = {"--num_gpus=2", script, "--lr", "1"};
-  const SubprocessResult theirs = PeersOutcome([&] {
-    return StartProgram(Arguments{PeerPython(), deepspeed} + job, {{"SHOW", Out("theirs.")}})
-        .Wait(kPatienceWithTorch);
+// What `accelerate launch` gives them is in accelerate_test.
+struct Line {
+  const char* name;
+  Arguments options;
+};
+
+class OneProcess : public FrameworksTest, public ::testing::WithParamInterface<Line> {};
+
+TEST_P(OneProcess, PreparesAModelAsUnderAccelerateLaunch) {
+  const Arguments rest = GetParam().options +
+                         Arguments{PythonScript("prepare.py", R"(import accelerate, json, os, torch
+state = accelerate.Accelerator()
+model = state.prepare(torch.nn.Linear(2, 2))
+with open(os.environ["SHOW"], "w") as file:
+    json.dump([str(state.distributed_type), type(model).__name__, *model.state_dict()], file)
+)")};
+  const nlohmann::json theirs = PeerRecord("accelerate", "accelerate").Outcome("", [&] {
+    const SubprocessResult result =
+        StartProgram(Arguments{PeerPython(), "-m", "accelerate.commands.launch"} + rest,
+                     {{"SHOW", Out("theirs")}})
+            .Wait(kPatienceWithTorch);
+    return HasSucceeded(result) ? nlohmann::json::parse(ReadOut("theirs")) : nlohmann::json();
   });
-  if (absl::StrContains(theirs.err, "ModuleNotFoundError")) {
-    GTEST_SKIP() << "what deepspeed needs is not installed";
-  }
-  ASSERT_THAT(theirs, ExitsWith(0));
-  EXPECT_THAT(Run(job, {{"SHOW", Out("ours.")}, {"PYTHON_EXEC", PeerPython()}}), ExitsWith(0));
-  EXPECT_EQ(ReadOut("ours.0"), ReadOut("theirs.0"));
-  EXPECT_EQ(ReadOut("ours.1"), ReadOut("theirs.1"));
-  EXPECT_THAT(ReadOut("ours.1"), HasSubstr("--local_rank=1"));
+  const SubprocessResult result = Start(Arguments{"accelerate", "launch"} + rest,
+                                        {{"SHOW", Out("ours")}, {"PYTHON_EXEC", PeerPython()}})
+                                      .Wait(kPatienceWithTorch);
+  ASSERT_THAT(result, ExitsWith(0));
+  EXPECT_EQ(nlohmann::json::parse(ReadOut("ours")), theirs);
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    OfAccelerate, OneProcess,
+    ::testing::Values(Line{"cpu", {"--cpu"}}, Line{"counted", {"--num_processes=1"}},
+                      Line{"of_two", {"--cpu", "--num_processes=2", "--main_process_port=7"}},
+                      Line{"of_two_machines",
+                           {"--num_machines=2", "--num_processes=2", "--machine_rank=1",
+                            "--main_process_ip=127.0.0.1", "--main_process_port=7"}}),
+    [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace
 }  // namespace muster::testing

@@ -1,15 +1,18 @@
 // The doors of InstructLab's and DeepSpeed's users on one node. Accelerate's is accelerate_test's,
-// host files are hosts_test's; what the real `deepspeed` does is beside ours in frameworks_test.
+// host files are hosts_test's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/loopback_port.h"
+#include "tests/support/peer_python.h"
+#include "tests/support/peer_record.h"
 #include "tests/support/subprocess.h"
 
 namespace muster::testing {
@@ -156,6 +159,31 @@ TEST_F(FrontDoorsTest, WhatIsNotForALauncherGoesToTheRealProgramOrIsRefused) {
   EXPECT_THAT(nodes, ExitsWith(2));
   EXPECT_THAT(nodes.err, AllOf(HasSubstr("muster run --nproc_per_node=8 "), HasSubstr("--nnodes=2"),
                                HasSubstr("--node_rank=1"), HasSubstr("--rdzv_endpoint=n1:1234")));
+}
+
+TEST_F(FrontDoorsTest, WorkersFindWhatDeepSpeedGivesThem) {
+  // What a machine without GPUs shows of them differs.
+  const std::string script = PythonScript("show.py", R"(import os, sys
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE",
+         "MASTER_ADDR")
+with open(os.environ["SHOW"] + os.environ["RANK"], "w") as file:
+    print(sys.argv[1:], *(f"{name}={os.environ.get(name)}" for name in names), file=file)
+)");
+  const Arguments job = {"--num_gpus=2", script, "--lr", "1"};
+  const auto shown_by = [&](const std::string& whose) {
+    return nlohmann::json{ReadOut(whose + "0"), ReadOut(whose + "1")};
+  };
+  const nlohmann::json theirs = PeerRecord("deepspeed", "deepspeed").Outcome("", [&] {
+    const std::string python = PeerPython();
+    const std::string deepspeed = python.substr(0, python.rfind('/') + 1) + "deepspeed";
+    const SubprocessResult result =
+        StartProgram(Arguments{python, deepspeed} + job, {{"SHOW", Out("theirs.")}})
+            .Wait(absl::Minutes(4));
+    return HasSucceeded(result) ? shown_by("theirs.") : nlohmann::json();
+  });
+  EXPECT_THAT(Run(job, {{"SHOW", Out("ours.")}}), ExitsWith(0));
+  EXPECT_EQ(shown_by("ours."), theirs);
+  EXPECT_THAT(ReadOut("ours.1"), HasSubstr("--local_rank=1"));
 }
 
 TEST_F(FrontDoorsTest, DeepSpeedsElasticJobMeetsAtItsMaster) {
