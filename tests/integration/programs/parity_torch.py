@@ -51,7 +51,7 @@ def main():
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters.values(), 1.0)
         optimizer.step()
-        print("%.9g" % loss.item(), flush=True)
+        print("loss %.9g" % loss.item(), flush=True)
 
 
 main()
