@@ -86,30 +86,6 @@ INSTANTIATE_TEST_SUITE_P(OfOthers, TorchProgram,
                          ::testing::Values("accelerate", "transformers", "lightning", "deepspeed"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Names alone where the value is a matter of the run. The hang watch has its own
-// (deploy/docs/torchrun.md): first on PYTHONPATH, which nothing else sets here, and the recorder's
-// size.
-TEST_F(TorchPeers, WorkersSeeTorchrunsEnvironment) {
-  const std::set<std::string> own = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
-                                     "TORCHELASTIC_ERROR_FILE"};
-  const auto contract = [&](const SubprocessResult& result) {
-    std::set<std::string> lines;
-    for (const std::string& line : RankLines(result)) {
-      const size_t at = line.find(" env "), equals = line.find('=');
-      if (at == std::string::npos || equals == std::string::npos) continue;
-      const std::string name = line.substr(at + 5, equals - at - 5);
-      if (absl::StartsWith(name, "MUSTER_") || name == "TF_CONFIG") continue;
-      if (name == "TRACEPARENT") continue;
-      if (name == "PYTHONPATH" && absl::EndsWith(line, "/python")) continue;
-      if (line.substr(equals - name.size()) == "TORCH_FR_BUFFER_SIZE=512") continue;
-      lines.insert(own.contains(name) ? line.substr(0, equals) : line);
-    }
-    return lines;
-  };
-  const Arguments arguments = {"--nproc_per_node=2", Program("peer_programs.py"), "environment"};
-  EXPECT_EQ(contract(UnderMuster(arguments)), contract(UnderTorchrun(arguments)));
-}
-
 TEST_F(TorchPeers, TheStoreDoesWhatPyTorchsTestsExpectOfOne) {
   const SubprocessResult result = UnderMuster({"--nproc_per_node=1", Program("store_client.py")});
   EXPECT_THAT(result, ExitsWith(0));

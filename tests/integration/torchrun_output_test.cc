@@ -1,73 +1,71 @@
-// What comes out of muster's console beside what comes out of torchrun's, for the same program and
-// options. Skipped where there is no torchrun (`deploy/dev deps --peers`).
+// What comes out of muster's console, and what workers find, beside torchrun's for the same program
+// and options. What it does is recorded (support/peer_record.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
+#include "tests/support/peer_record.h"
 
 namespace muster::testing {
 namespace {
 
+using Json = nlohmann::json;
+
 constexpr absl::Duration kPatienceWithTorch = absl::Seconds(100);
 
-struct Peer {
-  Arguments torchrun;
-  std::string python;
-};
-
-// PyTorch of PyPI where `deploy/dev deps --peers` has been, else Debian's.
-Peer FindPeer() {
-  std::string python = PeerPython();
-  if (python.empty()) python = "/usr/bin/python3";
-  return {{python, "-m", "torch.distributed.run"}, python};
+std::string HostName() {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return name;
 }
 
 class BesideTorchrun : public JobTest {
  protected:
-  void SetUp() override {
-    JobTest::SetUp();
-    const SubprocessResult help =
-        StartProgram(peer_.torchrun + Arguments{"--help"}).Wait(kPatienceWithTorch);
-    if (help.exit_code != 0) GTEST_SKIP() << "there is no " << peer_.torchrun.front();
-    has_hostname_ = absl::StrContains(help.out, "hostname}");
-  }
-
-  // The lines of both, sorted: the order of several ranks is nobody's.
-  struct Output {
-    std::vector<std::string> out;
-    std::vector<std::string> err;  // the workers' only
-    int exit_code = -1;
-  };
-  Output Sorted(const SubprocessResult& result) {
-    const auto lines = [](const std::string& text) {
-      std::vector<std::string> all = absl::StrSplit(text, '\n');
-      std::sort(all.begin(), all.end());
-      return all;
-    };
-    Output output{.out = lines(result.out), .exit_code = result.exit_code};
-    for (const std::string& line : lines(result.err)) {
-      const bool is_of_a_summary = absl::StartsWith(line, " ");
-      if (absl::StrContains(line, "a worker's") && !is_of_a_summary) output.err.push_back(line);
-    }
-    return output;
-  }
-  void ExpectTheSame(const Arguments& options, const std::string& program) {
+  void ExpectTheSame(const Arguments& options, const std::string& program) const {
     const Arguments rest = options + Arguments{PythonScript("train.py", program)};
-    const SubprocessResult theirs = StartProgram(peer_.torchrun + rest).Wait(kPatienceWithTorch);
-    const SubprocessResult ours = Run(Arguments{"run"} + rest, {{"PYTHON_EXEC", peer_.python}});
-    EXPECT_EQ(Sorted(ours).out, Sorted(theirs).out) << ToString(ours) << ToString(theirs);
-    EXPECT_EQ(Sorted(ours).err, Sorted(theirs).err) << ToString(ours) << ToString(theirs);
-    EXPECT_EQ(ours.exit_code, theirs.exit_code);
+    const Json theirs = record_.Outcome(absl::StrJoin(options, " "), [&] {
+      const SubprocessResult result =
+          StartProgram(Arguments{PeerPython(), "-m", "torch.distributed.run"} + rest)
+              .Wait(kPatienceWithTorch);
+      return result.ended ? Comparable(result) : Json();
+    });
+    const SubprocessResult ours = Run(Arguments{"run"} + rest);
+    EXPECT_EQ(Comparable(ours), theirs) << ToString(ours);
   }
 
-  const Peer peer_ = FindPeer();
-  bool has_hostname_ = false;
+ private:
+  // Without what only this machine and this test have. Of the standard error, what workers say.
+  Json Comparable(const SubprocessResult& result) const {
+    std::vector<std::string> said;
+    for (const std::string& line : Sorted(result.err)) {
+      const bool is_of_a_summary = absl::StartsWith(line, " ");
+      if (absl::StrContains(line, "warning of rank") && !is_of_a_summary) said.push_back(line);
+    }
+    return {{"out", Sorted(result.out)}, {"err", said}, {"exit_code", result.exit_code}};
+  }
+  // The order of several ranks is nobody's.
+  std::vector<std::string> Sorted(const std::string& text) const {
+    std::vector<std::string> lines = absl::StrSplit(text, '\n');
+    for (std::string& line : lines) {
+      line = absl::CEscape(absl::StrReplaceAll(
+          line, {{"<" + HostName() + "|", "<(host)|"}, {directory(), "(directory)"}}));
+    }
+    std::sort(lines.begin(), lines.end());
+    return lines;
+  }
+
+  const PeerRecord record_{"torchrun", "torch"};
 };
 
 constexpr char kPrints[] = R"(
@@ -96,7 +94,6 @@ TEST_F(BesideTorchrun, TeedStreamsHaveTheSamePrefixes) {
 }
 
 TEST_F(BesideTorchrun, ATemplateGivesTheSamePrefixes) {
-  if (!has_hostname_) GTEST_SKIP() << "this torchrun is older than templates";
   ExpectTheSame({"--nproc_per_node=2", "--tee", "3", "--log_line_prefix_template",
                  "<${hostname}|${role_name}|$rank|${local_rank}|$$|$x>"},
                 kPrints);
@@ -115,6 +112,24 @@ else:
     while not os.path.exists(done): time.sleep(0.01)
     sys.exit(1)
 )"));
+}
+
+// All variables, but for values that differ from job to job, and for what ours adds
+// (deploy/docs/torchrun.md).
+TEST_F(BesideTorchrun, WorkersFindTheSameVariables) {
+  ExpectTheSame({"--nproc_per_node=2"}, R"(
+import os, sys
+values_differ = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE")
+lines = ""
+for name, value in os.environ.items():
+    is_our_own = (name in ("TF_CONFIG", "TRACEPARENT") or name.startswith("MUSTER_") or
+                  name == "PYTHONPATH" and value.endswith("/python") or
+                  (name, value) == ("TORCH_FR_BUFFER_SIZE", "512"))
+    if is_our_own or name.endswith("SAN_OPTIONS"):  # a sanitizer's
+        continue
+    lines += f"rank {os.environ['RANK']} {name}{'' if name in values_differ else '=' + value}\n"
+sys.stdout.write(lines)
+)");
 }
 
 }  // namespace

@@ -57,12 +57,6 @@ def train(torch, net, optimizer, rank):
 
 
 @program
-def environment(_):
-    for name, value in sorted(os.environ.items()):
-        say(f"rank {os.environ['RANK']} env {name}={value}")
-
-
-@program
 def ddp(_):
     torch = need("torch")
     dist = need("torch.distributed")
