@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -14,6 +15,7 @@
 #include "tests/support/loopback_port.h"
 #include "tests/support/node_network.h"
 #include "tests/support/peer_python.h"
+#include "tests/support/peer_record.h"
 
 namespace muster::testing {
 namespace {
@@ -166,12 +168,14 @@ TEST_F(FirstContactBesideTorchrun, FeaturesOfDdpDoTheSame) {
   const Environment changes = {{"PYTHON_EXEC", python}, {"GLOO_SOCKET_IFNAME", "lo"}};
   const Arguments line = {"--nproc_per_node=2", Script(), "features"};
   const SubprocessResult ours = Start(Arguments{"run"} + line, changes).Wait(kPatience);
-  const SubprocessResult theirs = PeersOutcome([&] {
-    return StartProgram(Arguments{python, "-m", "torch.distributed.run"} + line, changes)
-        .Wait(kPatience);
+  const nlohmann::json theirs = PeerRecord("torchrun", "torch").Outcome("", [&] {
+    const SubprocessResult result =
+        StartProgram(Arguments{python, "-m", "torch.distributed.run"} + line, changes)
+            .Wait(kPatience);
+    return HasSucceeded(result) ? nlohmann::json(RankLines(result)) : nlohmann::json();
   });
   EXPECT_THAT(ours, ExitsWith(0));
-  EXPECT_EQ(RankLines(ours), RankLines(theirs)) << theirs.err;
+  EXPECT_EQ(nlohmann::json(RankLines(ours)), theirs);
   EXPECT_EQ(RankLines(ours).size(), 10u);
 }
 

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <iostream>
 #include <system_error>
 #include <vector>
 
@@ -53,17 +52,6 @@ std::string PeerPrometheus(const std::string& program) {
     if (std::filesystem::exists(path)) return path;
   }
   return "";
-}
-
-SubprocessResult PeersOutcome(const std::function<SubprocessResult()>& run) {
-  constexpr int kAttempts = 3;
-  SubprocessResult result = run();
-  for (int attempt = 1; attempt < kAttempts && result.exit_code != 0; ++attempt) {
-    std::cout << "The peer's run " << attempt << " of at most " << kAttempts << " "
-              << ToString(result) << "\n";
-    result = run();
-  }
-  return result;
 }
 
 }  // namespace muster::testing
