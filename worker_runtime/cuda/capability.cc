@@ -10,6 +10,13 @@
 
 namespace muster {
 
+namespace {
+
+// Asynchronous copies and products of bf16 came with it. Source: PTX ISA, cp.async and mma
+constexpr int kOldest = 80;
+
+}  // namespace
+
 absl::Status CheckCapability(const CudaProperties& gpu, absl::string_view architectures) {
   const int own = gpu.major * 10 + gpu.minor;
   std::vector<std::string> names;
@@ -20,10 +27,16 @@ absl::Status CheckCapability(const CudaProperties& gpu, absl::string_view archit
     names.push_back(absl::StrCat(last / 10, ".", last % 10));
   }
   if (own >= last) return absl::OkStatus();
+  const std::string what = absl::StrCat("device cuda: ", gpu.name, " has compute capability ",
+                                        gpu.major, ".", gpu.minor, ", and ");
+  if (own < kOldest) {
+    return absl::UnavailableError(
+        absl::StrCat(what, "the kernels need 8.0 (an A100) or newer; use device cpu"));
+  }
   return absl::UnavailableError(
-      absl::StrCat("device cuda: ", gpu.name, " has compute capability ", gpu.major, ".", gpu.minor,
-                   ", and this program's kernels are compiled for ", absl::StrJoin(names, ", "),
-                   "; build it with -DMUSTER_CUDA_ARCHITECTURES=", own, ", or use device cpu"));
+      absl::StrCat(what, "this program's kernels are compiled for ", absl::StrJoin(names, ", "),
+                   "; build it where such a GPU is, or with MUSTER_CUDA_ARCHITECTURES=", own,
+                   " deploy/dev install PREFIX, or use device cpu"));
 }
 
 }  // namespace muster

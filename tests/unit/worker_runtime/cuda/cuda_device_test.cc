@@ -77,9 +77,15 @@ TEST(CudaCapability, IsMetByCodeOfItsGenerationOrByTextThatTheDriverCompiles) {
   EXPECT_THAT(check(8, 0, "90"),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("a GPU"), HasSubstr("8.0"), HasSubstr("9.0"),
-                             HasSubstr("-DMUSTER_CUDA_ARCHITECTURES=80"))));
+                             HasSubstr("MUSTER_CUDA_ARCHITECTURES=80 deploy/dev install PREFIX"))));
+  EXPECT_THAT(
+      check(11, 0, "80,90,120"),
+      StatusIs(absl::StatusCode::kUnavailable, AllOf(HasSubstr("11.0"), HasSubstr("8.0, 9.0, 12.0"),
+                                                     HasSubstr("MUSTER_CUDA_ARCHITECTURES=110 "))));
   EXPECT_FALSE(check(8, 0, "86,90").ok());
-  EXPECT_FALSE(check(7, 5, "80,86,89,90,100,120").ok());
+  EXPECT_THAT(check(7, 5, "80,86,89,90,100,120"),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("a GPU has compute capability 7.5, and the kernels need 8.0")));
 }
 
 // Keeps what it is asked for.
