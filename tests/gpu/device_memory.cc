@@ -16,6 +16,13 @@ std::string WhyKernelsCannotRun() {
 
 void SetKernelSchedule(uint64_t) {}  // a GPU has its own, another every time
 
+size_t KernelSharedBytesMax() {
+  int device = 0, bytes = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return static_cast<size_t>(bytes);
+}
+
 void* TakeKernelMemory(size_t bytes) {
   void* memory = nullptr;
   return cudaMalloc(&memory, bytes > 0 ? bytes : 1) == cudaSuccess ? memory : nullptr;

@@ -19,6 +19,7 @@
 #include "worker_runtime/cuda/attention_library.h"
 #include "worker_runtime/cuda/cuda_api.h"
 #include "worker_runtime/cuda/products.h"
+#include "worker_runtime/kernels/attention_tiles.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/library_attention.h"
 #include "worker_runtime/kernels/logit_chunks.h"
@@ -186,13 +187,15 @@ void AttentionOf(Figures& figures) {
   const Array<float> row_max(rows), row_scale(rows), scratch(rows);
   const double product = static_cast<double>(n) * static_cast<double>(shape.sequence);
   figures.Products("attention, sequence 1024", 2 * product, "55-80", [&] {
-    return cuda::AttentionForward<uint16_t>(nullptr, shape, qkv, out, {row_max, row_scale});
+    return cuda::AttentionForward<uint16_t>(nullptr, shape, qkv, out, {row_max, row_scale},
+                                            cuda::kSharedBytesOfAll);
   });
-  figures.Products("attention's gradient (counted as 5 products; it makes 7)", 5 * product, "45-60",
-                   [&] {
-                     return cuda::AttentionBackward<uint16_t>(
-                         nullptr, shape, qkv, {row_max, row_scale}, {out, dout}, dqkv, scratch);
-                   });
+  figures.Products(
+      "attention's gradient (counted as 5 products; it makes 7)", 5 * product, "45-60", [&] {
+        return cuda::AttentionBackward<uint16_t>(nullptr, shape, qkv, {row_max, row_scale},
+                                                 {out, dout}, dqkv, scratch,
+                                                 cuda::kSharedBytesOfAll);
+      });
 }
 
 // The same by cuDNN, where it is there: with quick gradients, and with those that have the same

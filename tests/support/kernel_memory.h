@@ -17,6 +17,9 @@ std::string WhyKernelsCannotRun();
 // Another seed, another order of blocks and threads, where the order can be chosen.
 void SetKernelSchedule(uint64_t seed);
 
+// What a block may ask for.
+size_t KernelSharedBytesMax();
+
 // Memory of exactly so many bytes, aligned to 16, that begins with anything. Null: there is no
 // more.
 void* TakeKernelMemory(size_t bytes);

@@ -39,9 +39,28 @@ absl::Status CheckCountable(const plan::PlanOptions& options) {
       " tokens would take up to ", bytes, " bytes of activations; at most 2^60 can be planned"));
 }
 
+// Our attention kernels on a GPU have no wider heads; what cuDNN has, it says when it is asked.
+absl::Status CheckHeads(const plan::PlanOptions& options) {
+  const GptConfig& model = options.model;
+  const bool is_ours =
+      SizeOf(options.dtype) >= SizeOf(DType::kF32) ||
+      options.cuda_attention == CudaAttention::kOwn ||
+      (options.cuda_attention == CudaAttention::kAuto && options.plan.mode == SumMode::kOrdered);
+  const int64_t width = model.hidden_size / model.heads;
+  if (options.device == "cpu" || !is_ours || width <= kCudaWidestHead) return absl::OkStatus();
+  int64_t heads = model.heads;
+  while (model.hidden_size % heads != 0 || model.hidden_size / heads > kCudaWidestHead) ++heads;
+  return absl::InvalidArgumentError(absl::StrCat("heads must be ", heads, " or more on a GPU, not ",
+                                                 model.heads, ": each of them has ", width,
+                                                 " numbers of the hidden size ", model.hidden_size,
+                                                 ", and attention kernels there have at most ",
+                                                 kCudaWidestHead, "; or train with --device=cpu"));
+}
+
 absl::Status AddGpt(int stages, plan::PlanPageInput& job) {
   const plan::PlanOptions& options = job.options;
   const bool on_gpus = options.device != "cpu";
+  MUSTER_RETURN_IF_ERROR(CheckHeads(options));
   ParameterStore store(options.dtype);
   MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(options.model, store, options.adapters));
   const ModelInput sample = engine::SampleInput(options.batch_size, options.model.context);

@@ -37,6 +37,7 @@ struct CudaProperties {
   int major = 0;     // of the compute capability
   int minor = 0;
   int num_multiprocessors = 0;
+  size_t shared_bytes_max = 0;  // shared memory that a block may ask for
 };
 
 struct CudaMemory {

@@ -83,6 +83,8 @@ CudaDevice::~CudaDevice() {
 }
 
 absl::Status CudaDevice::Begin() {
+  MUSTER_ASSIGN_OR_RETURN(const CudaProperties properties, cuda().Properties());
+  shared_bytes_max_ = properties.shared_bytes_max;
   for (CudaStream& stream : streams_) {
     MUSTER_ASSIGN_OR_RETURN(stream, cuda().CreateStream());
   }

@@ -59,6 +59,7 @@ class CudaDevice final : public Device {
   CudaApi& cuda() const { return *parts_.cuda; }
   Products& products() const { return *parts_.products; }
   int64_t logits_at_once() const { return parts_.logits_at_once; }
+  size_t shared_bytes_max() const { return shared_bytes_max_; }  // of a block
   // Attention's library. Null: our kernels compute it, as they do what it has not, unless it must.
   AttentionLibrary* attention() const { return parts_.attention.get(); }
   bool attention_same_bits() const { return parts_.attention_same_bits; }
@@ -92,6 +93,7 @@ class CudaDevice final : public Device {
   CudaParts parts_;
   std::array<CudaStream, kNumLanes> streams_ = {};
   float* one_ = nullptr;
+  size_t shared_bytes_max_ = 0;
   const std::unique_ptr<Staging> staging_;
   const std::unique_ptr<GeluWays> gelu_ways_;
   // For queues that bring no memory.

@@ -6,10 +6,12 @@
 #include <type_traits>
 
 #include "absl/functional/function_ref.h"
+#include "muster/cuda_attention.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/cuda/attention_library.h"
 #include "worker_runtime/cuda/cuda_device.h"
 #include "worker_runtime/cuda/products.h"
+#include "worker_runtime/kernels/attention_tiles.h"
 #include "worker_runtime/kernels/chunked_loss.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/half.h"
@@ -23,6 +25,7 @@ namespace muster {
 namespace {
 
 namespace cuda = kernels::cuda;
+static_assert(cuda::kWidestHead == kCudaWidestHead);
 
 template <typename T>
 constexpr DType TypeOf() {
@@ -335,7 +338,8 @@ struct CudaKernels : BytesOfCuda {
     switch (WhoAttends(queue, attention)) {
       case Attends::kOwn:
         return Keep(queue, cuda::AttentionForward<T>(StreamOf(queue), shape, At<T>(qkv), At<T>(out),
-                                                     AttentionSaved(saved)));
+                                                     AttentionSaved(saved),
+                                                     CudaDevice::Of(queue).shared_bytes_max()));
       case Attends::kNobody:
         return;
       case Attends::kLibrary:
@@ -360,7 +364,7 @@ struct CudaKernels : BytesOfCuda {
     Keep(queue,
          cuda::AttentionBackward<T>(StreamOf(queue), shape, At<T>(in.qkv), AttentionSaved(in.saved),
                                     {.out = At<T>(in.out), .dout = At<T>(in.dout)}, At<T>(dqkv),
-                                    At<float>(scratch)));
+                                    At<float>(scratch), CudaDevice::Of(queue).shared_bytes_max()));
   }
 
   static void LibraryAttentionBackward(Queue& queue, const LibraryAttention& attention,

@@ -66,7 +66,8 @@ class RealCudaApi final : public CudaApi {
     return CudaProperties{.name = properties.name,
                           .major = properties.major,
                           .minor = properties.minor,
-                          .num_multiprocessors = properties.multiProcessorCount};
+                          .num_multiprocessors = properties.multiProcessorCount,
+                          .shared_bytes_max = properties.sharedMemPerBlockOptin};
   }
   absl::StatusOr<CudaMemory> MemoryInfo() override {
     MUSTER_RETURN_IF_ERROR(MakeCurrent());

@@ -1,23 +1,25 @@
 // Flash attention: a block has 64 queries (or, for dK and dV, 64 keys) of one head, 16 per warp,
-// and goes over the other side in tiles of 64. Tiles lie in shared memory, their rows filled up to
-// kWidth with zeros; what is at or behind the end of the sequence is zeros too.
+// and goes over the other side in tiles of kRows rows (attention_tiles.h). Tiles lie in shared
+// memory, their rows filled up to kWidth with zeros; what is at or behind the end of the sequence
+// is zeros too.
 #include "worker_runtime/kernels/attention.h"
 
+#include "worker_runtime/kernels/attention_tiles.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/tile_product.h"
 
 namespace muster::kernels::cuda {
 namespace {
 
-constexpr int kTile = 64;
-static_assert(kTile == kWarps * kTileRows);
-constexpr int kScorePieces = kTile / kTileColumns;
+static_assert(kBlockRows == kWarps * kTileRows);
 
-// A row of shared memory ends with 16 bytes of nothing, so that rows begin in different banks.
 template <typename T, int kWidth>
-constexpr int kStride = kWidth + kVector<T>;
-template <typename T, int kWidth>
-constexpr int kTileElements = kTile* kStride<T, kWidth>;
+constexpr int kStride = SharedStride(sizeof(T), kWidth);
+template <typename T, int kWidth, int kRows = kBlockRows>
+constexpr int kTileElements = kRows* kStride<T, kWidth>;
+// The warp's rows of scores against a tile.
+template <int kRows>
+using Scores = TileResult<kRows / kTileColumns>;
 
 // One head of one sequence in the interleaved arrays of the device's memory.
 template <typename T>
@@ -43,12 +45,12 @@ __device__ Rows<T> OutputHeadOf(AttentionShape shape, T* out) {
   return {.data = out + b * shape.sequence * width + h * shape.head_width, .stride = width};
 }
 
-// Starts to copy rows [first, first + kTile) to a tile. Arrives with FinishCopies and a barrier.
-template <typename T, int kWidth>
+// Starts to copy rows [first, first + kRows) to a tile. Arrives with FinishCopies and a barrier.
+template <typename T, int kWidth, int kRows = kBlockRows>
 __device__ void LoadTile(AttentionShape shape, Rows<const T> from, int64_t first, T* tile) {
   constexpr int kGroups = kWidth / kVector<T>;
   const bool in_vectors = shape.head_width % kVector<T> == 0;
-  for (int i = static_cast<int>(threadIdx.x); i < kTile * kGroups; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kGroups; i += kThreads) {
     const int64_t row = first + i / kGroups;
     const int64_t column = i % kGroups * kVector<T>;
     T* to = tile + i / kGroups * kStride<T, kWidth> + column;
@@ -75,34 +77,35 @@ __device__ SharedMatrix<T> AllRows(const T* tile) {
   return {.data = tile, .stride = kStride<T, kWidth>};
 }
 
-// Writes the warp's rows of [kTile, kTile] scores to shared memory, for a product that reads them.
-template <typename T>
-__device__ void ShareScores(const TileResult<kScorePieces>& scores, T* tile) {
+// Writes the warp's rows of [kBlockRows, kRows] scores to shared memory, for a product that reads
+// them.
+template <int kRows, typename T>
+__device__ void ShareScores(const Scores<kRows>& scores, T* tile) {
   simt::SyncWarp();  // the product before has read them
-  T* rows = tile + simt::Warp() * kTileRows * kStride<T, kTile>;
-  for (int piece = 0; piece < kScorePieces; ++piece) {
+  T* rows = tile + simt::Warp() * kTileRows * kStride<T, kRows>;
+  for (int piece = 0; piece < kRows / kTileColumns; ++piece) {
     for (int i = 0; i < 4; i += 2) {
       const float pair[2] = {scores.piece[piece][i], scores.piece[piece][i + 1]};
-      Store(pair, rows + RowOf(i) * kStride<T, kTile> + ColumnOf(piece, i));
+      Store(pair, rows + RowOf(i) * kStride<T, kRows> + ColumnOf(piece, i));
     }
   }
   simt::SyncWarp();
 }
 
 // Scores in shared memory: numbers of 16 bits stay in their lanes.
-template <typename T>
-constexpr int kScoreElements = sizeof(T) == 2 ? 0 : kTileElements<T, kTile>;
+template <typename T, int kRows>
+constexpr int kScoreElements = sizeof(T) == 2 ? 0 : kTileElements<T, kRows>;
 
-// result += the warp's rows of scores, rounded to T, times a tile. `p`: kScoreElements<T> of shared
-// memory.
-template <typename T, int kWidth, int kPieces>
-__device__ void MultiplyScores(const TileResult<kScorePieces>& scores, const T* tile, T* p,
+// result += the warp's rows of scores, rounded to T, times a tile. `p`: kScoreElements<T, kRows> of
+// shared memory.
+template <typename T, int kWidth, int kRows, int kPieces>
+__device__ void MultiplyScores(const Scores<kRows>& scores, const T* tile, T* p,
                                TileResult<kPieces>& result) {
   if constexpr (sizeof(T) == 2) {
     MultiplyAddResult(scores, AllRows<T, kWidth>(tile), result);
   } else {
-    ShareScores(scores, p);
-    MultiplyAdd<false>(WarpRows<T, kTile>(p), AllRows<T, kWidth>(tile), kTile, result);
+    ShareScores<kRows>(scores, p);
+    MultiplyAdd<false>(WarpRows<T, kRows>(p), AllRows<T, kWidth>(tile), kRows, result);
   }
 }
 
@@ -146,7 +149,7 @@ struct RunningSoftmax {
 
 // Scores become exp(score - max), and what was added up before is rescaled. `query`, `key`: the
 // first of the warp's rows and of the tile. Key 0 is in the first tile and visible to all.
-template <int kPieces>
+template <int kScorePieces, int kPieces>
 __device__ void AddToSoftmax(float score_scale, int64_t query, int64_t key,
                              TileResult<kScorePieces>& scores, RunningSoftmax& softmax,
                              TileResult<kPieces>& out) {
@@ -179,32 +182,31 @@ __device__ void AddToSoftmax(float score_scale, int64_t query, int64_t key,
 
 // The first query of the block. The last queries see the most keys, so they begin first.
 __device__ inline int64_t FirstQuery(AttentionShape shape) {
-  return shape.first_query + static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * kTile;
+  return shape.first_query + static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * kBlockRows;
 }
 
-template <typename T, int kWidth>
+template <typename T, int kWidth, int kRows>
 __global__ void __launch_bounds__(kThreads)
     ForwardKernel(AttentionShape shape, const T* qkv, T* out, AttentionSaved saved) {
-  constexpr int kElements = kTileElements<T, kWidth>;
   T* q = static_cast<T*>(simt::SharedMemory());
-  T* k = q + kElements;
-  T* v = k + kElements;
-  T* p = v + kElements;
+  T* k = q + kTileElements<T, kWidth>;
+  T* v = k + kTileElements<T, kWidth, kRows>;
+  T* p = v + kTileElements<T, kWidth, kRows>;
   const int64_t first = FirstQuery(shape);
   const int64_t warp_first = first + simt::Warp() * kTileRows;
   LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 0), first, q);
   RunningSoftmax softmax;
   TileResult<kWidth / kTileColumns> result;
-  for (int64_t key = 0; key < first + kTile && key < shape.sequence; key += kTile) {
+  for (int64_t key = 0; key < first + kBlockRows && key < shape.sequence; key += kRows) {
     __syncthreads();  // the tiles before have been read
-    LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 1), key, k);
-    LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 2), key, v);
+    LoadTile<T, kWidth, kRows>(shape, HeadOf(shape, qkv, 1), key, k);
+    LoadTile<T, kWidth, kRows>(shape, HeadOf(shape, qkv, 2), key, v);
     simt::FinishCopies();
     __syncthreads();
-    TileResult<kScorePieces> scores;
+    Scores<kRows> scores;
     MultiplyAdd<true>(WarpRows<T, kWidth>(q), AllRows<T, kWidth>(k), kWidth, scores);
     AddToSoftmax(ScoreScale(shape), warp_first, key, scores, softmax, result);
-    MultiplyScores<T, kWidth>(scores, v, p, result);
+    MultiplyScores<T, kWidth, kRows>(scores, v, p, result);
   }
   float scale[2];
   for (int half = 0; half < 2; ++half) {
@@ -234,18 +236,11 @@ __global__ void CorrectionKernel(AttentionShape shape, AttentionUpstream<T> upst
   if (simt::Lane() == 0) corrections[blockIdx.y * shape.sequence + row] = sum;
 }
 
-// What backward knows of a query.
-struct QueryStatistics {
-  float max;
-  float scale;
-  float correction;
-};
-
 // Loads a tile's query statistics to shared memory. Queries behind the sequence weigh nothing.
-__device__ inline void LoadStatistics(AttentionShape shape, AttentionSaved saved,
-                                      const float* corrections, int64_t first,
-                                      QueryStatistics* to) {
-  for (int i = static_cast<int>(threadIdx.x); i < kTile; i += kThreads) {
+template <int kRows>
+__device__ void LoadStatistics(AttentionShape shape, AttentionSaved saved, const float* corrections,
+                               int64_t first, QueryStatistics* to) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRows; i += kThreads) {
     const int64_t at = blockIdx.y * shape.sequence + first + i;
     to[i] = first + i < shape.sequence
                 ? QueryStatistics{saved.row_max[at], saved.row_scale[at], corrections[at]}
@@ -265,34 +260,33 @@ __device__ inline Probability ProbabilityOf(float score, float dp, QueryStatisti
 }
 
 // A block has 64 keys. Scores are worked transposed, [keys, queries].
-template <typename T, int kWidth>
+template <typename T, int kWidth, int kRows>
 __global__ void __launch_bounds__(kThreads)
     KeyGradientKernel(AttentionShape shape, const T* qkv, AttentionSaved saved, const T* dout,
                       const float* corrections, T* dqkv) {
-  constexpr int kElements = kTileElements<T, kWidth>;
   T* k = static_cast<T*>(simt::SharedMemory());
-  T* v = k + kElements;
-  T* q = v + kElements;
-  T* d = q + kElements;
-  T* p = d + kElements;
-  auto* statistics = reinterpret_cast<QueryStatistics*>(p + kScoreElements<T>);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile;
+  T* v = k + kTileElements<T, kWidth>;
+  T* q = v + kTileElements<T, kWidth>;
+  T* d = q + kTileElements<T, kWidth, kRows>;
+  T* p = d + kTileElements<T, kWidth, kRows>;
+  auto* statistics = reinterpret_cast<QueryStatistics*>(p + kScoreElements<T, kRows>);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kBlockRows;
   const int64_t warp_first = first + simt::Warp() * kTileRows;
   const float score_scale = ScoreScale(shape);
   LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 1), first, k);
   LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 2), first, v);
   TileResult<kWidth / kTileColumns> dk, dv;
-  for (int64_t query = first; query < shape.sequence; query += kTile) {
+  for (int64_t query = first; query < shape.sequence; query += kRows) {
     __syncthreads();  // the tiles before have been read
-    LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 0), query, q);
-    LoadTile<T, kWidth>(shape, OutputHeadOf(shape, dout), query, d);
-    LoadStatistics(shape, saved, corrections, query, statistics);
+    LoadTile<T, kWidth, kRows>(shape, HeadOf(shape, qkv, 0), query, q);
+    LoadTile<T, kWidth, kRows>(shape, OutputHeadOf(shape, dout), query, d);
+    LoadStatistics<kRows>(shape, saved, corrections, query, statistics);
     simt::FinishCopies();
     __syncthreads();
-    TileResult<kScorePieces> scores, dp;
+    Scores<kRows> scores, dp;
     MultiplyAdd<true>(WarpRows<T, kWidth>(k), AllRows<T, kWidth>(q), kWidth, scores);
     MultiplyAdd<true>(WarpRows<T, kWidth>(v), AllRows<T, kWidth>(d), kWidth, dp);
-    for (int piece = 0; piece < kScorePieces; ++piece) {
+    for (int piece = 0; piece < kRows / kTileColumns; ++piece) {
       for (int i = 0; i < 4; ++i) {
         const int column = ColumnOf(piece, i);
         const Probability got =
@@ -302,42 +296,41 @@ __global__ void __launch_bounds__(kThreads)
         dp.piece[piece][i] = got.ds;
       }
     }
-    MultiplyScores<T, kWidth>(scores, d, p, dv);
-    MultiplyScores<T, kWidth>(dp, q, p, dk);
+    MultiplyScores<T, kWidth, kRows>(scores, d, p, dv);
+    MultiplyScores<T, kWidth, kRows>(dp, q, p, dk);
   }
   StoreRows(shape, dk, {score_scale, score_scale}, warp_first, HeadOf(shape, dqkv, 1));
   StoreRows(shape, dv, {1, 1}, warp_first, HeadOf(shape, dqkv, 2));
 }
 
 // A block has 64 queries.
-template <typename T, int kWidth>
+template <typename T, int kWidth, int kRows>
 __global__ void __launch_bounds__(kThreads)
     QueryGradientKernel(AttentionShape shape, const T* qkv, AttentionSaved saved, const T* dout,
                         const float* corrections, T* dqkv) {
-  constexpr int kElements = kTileElements<T, kWidth>;
   T* q = static_cast<T*>(simt::SharedMemory());
-  T* d = q + kElements;
-  T* k = d + kElements;
-  T* v = k + kElements;
-  T* p = v + kElements;
-  auto* statistics = reinterpret_cast<QueryStatistics*>(p + kScoreElements<T>);
+  T* d = q + kTileElements<T, kWidth>;
+  T* k = d + kTileElements<T, kWidth>;
+  T* v = k + kTileElements<T, kWidth, kRows>;
+  T* p = v + kTileElements<T, kWidth, kRows>;
+  auto* statistics = reinterpret_cast<QueryStatistics*>(p + kScoreElements<T, kRows>);
   const int64_t first = FirstQuery(shape);
   const int64_t warp_first = first + simt::Warp() * kTileRows;
   const float score_scale = ScoreScale(shape);
   LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 0), first, q);
   LoadTile<T, kWidth>(shape, OutputHeadOf(shape, dout), first, d);
-  LoadStatistics(shape, saved, corrections, first, statistics);
+  LoadStatistics<kBlockRows>(shape, saved, corrections, first, statistics);
   TileResult<kWidth / kTileColumns> dq;
-  for (int64_t key = 0; key < first + kTile && key < shape.sequence; key += kTile) {
+  for (int64_t key = 0; key < first + kBlockRows && key < shape.sequence; key += kRows) {
     __syncthreads();  // the tiles before have been read
-    LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 1), key, k);
-    LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 2), key, v);
+    LoadTile<T, kWidth, kRows>(shape, HeadOf(shape, qkv, 1), key, k);
+    LoadTile<T, kWidth, kRows>(shape, HeadOf(shape, qkv, 2), key, v);
     simt::FinishCopies();
     __syncthreads();
-    TileResult<kScorePieces> scores, dp;
+    Scores<kRows> scores, dp;
     MultiplyAdd<true>(WarpRows<T, kWidth>(q), AllRows<T, kWidth>(k), kWidth, scores);
     MultiplyAdd<true>(WarpRows<T, kWidth>(d), AllRows<T, kWidth>(v), kWidth, dp);
-    for (int piece = 0; piece < kScorePieces; ++piece) {
+    for (int piece = 0; piece < kRows / kTileColumns; ++piece) {
       for (int i = 0; i < 4; ++i) {
         const int row = simt::Warp() * kTileRows + RowOf(i);
         dp.piece[piece][i] = ProbabilityOf(score_scale * scores.piece[piece][i], dp.piece[piece][i],
@@ -345,41 +338,37 @@ __global__ void __launch_bounds__(kThreads)
                                  .ds;
       }
     }
-    MultiplyScores<T, kWidth>(dp, k, p, dq);
+    MultiplyScores<T, kWidth, kRows>(dp, k, p, dq);
   }
   StoreRows(shape, dq, {score_scale, score_scale}, warp_first, HeadOf(shape, dqkv, 0));
 }
 
-// `tiles`: of rows of a head, beside the scores.
-template <typename T, int kWidth>
-LaunchShape PerTile(AttentionShape shape, int tiles) {
-  return {.blocks = BlocksFor(shape.sequence - shape.first_query, kTile),
+template <AttentionPass kPass, typename T>
+LaunchShape LaunchOf(AttentionShape shape, int width, int rows) {
+  return {.blocks = BlocksFor(shape.sequence - shape.first_query, kBlockRows),
           .blocks_y = shape.batch * shape.heads,
           .threads = kThreads,
-          .shared_bytes =
-              sizeof(T) *
-              (tiles * kTileElements<T, kWidth> + kScoreElements<T>)+sizeof(QueryStatistics) *
-              kTile};
+          .shared_bytes = AttentionSharedBytes(kPass, sizeof(T), width, rows)};
 }
 
-// What every GPU has that the kernels are compiled for.
-constexpr size_t kSharedBytesOfAll = size_t{99} << 10;
-
-// Whether the GPU has what a block asks for: those of compute capability 8.6, 8.9 and 12.0 have too
-// little for wide heads in f32.
-LaunchError CheckShared(LaunchShape launch) {
-  if (launch.shared_bytes <= kSharedBytesOfAll) return nullptr;
-  const size_t has = simt::SharedBytesMax();
-  if (has == 0 || launch.shared_bytes <= has) return nullptr;
-  return "attention: heads of more than 64 in f32 need more shared memory than this GPU has; train "
-         "in bf16 or f16, or with heads of at most 64";
-}
-
-// Calls `run` with the width, as a constant, that heads are filled up to.
-template <typename Run>
-LaunchError ForHead(int64_t head_width, Run run) {
-  if (head_width <= 64) return run(std::integral_constant<int, 64>());
-  if (head_width <= kWidestHead) return run(std::integral_constant<int, kWidestHead>());
+// Calls `run` with the width that heads are filled up to and the rows of a tile, as constants, of a
+// kernel that fits.
+template <AttentionPass kPass, typename T, typename Run>
+LaunchError ForShape(AttentionShape shape, size_t shared_bytes_max, Run run) {
+  const auto of_width = [&](auto width) -> LaunchError {
+    constexpr int kWidth = width();
+    const int rows = AttentionRows(kPass, sizeof(T), kWidth, shared_bytes_max);
+    if (rows == kBlockRows) return run(width, std::integral_constant<int, kBlockRows>());
+    if constexpr (HasFewRows(kPass, sizeof(T), kWidth)) {
+      if (rows > 0) return run(width, std::integral_constant<int, FewRows(kPass)>());
+    }
+    return "attention: of heads this wide no kernel fits into the shared memory of this GPU; train "
+           "in bf16 or f16, or with heads of at most 64";
+  };
+  if (shape.head_width <= 64) return of_width(std::integral_constant<int, 64>());
+  if (shape.head_width <= kWidestHead) {
+    return of_width(std::integral_constant<int, static_cast<int>(kWidestHead)>());
+  }
   return "attention: heads of more than 128 are not worked on a CUDA device";
 }
 
@@ -387,53 +376,50 @@ LaunchError ForHead(int64_t head_width, Run run) {
 
 template <typename T>
 LaunchError AttentionForward(StreamHandle stream, AttentionShape shape, const T* qkv, T* out,
-                             AttentionSaved saved) {
-  return ForHead(shape.head_width, [&](auto width) {
-    const LaunchShape launch = PerTile<T, width()>(shape, 3);
-    const LaunchError error = CheckShared(launch);
-    if (error != nullptr) return error;
-    return simt::Launch(&ForwardKernel<T, width()>, launch, stream, shape, qkv, out, saved);
+                             AttentionSaved saved, size_t shared_bytes_max) {
+  constexpr AttentionPass kPass = AttentionPass::kForward;
+  return ForShape<kPass, T>(shape, shared_bytes_max, [&](auto width, auto rows) {
+    return simt::Launch(&ForwardKernel<T, width(), rows()>,
+                        LaunchOf<kPass, T>(shape, width(), rows()), stream, shape, qkv, out, saved);
   });
 }
 
 template <typename T>
 LaunchError AttentionBackward(StreamHandle stream, AttentionShape shape, const T* qkv,
                               AttentionSaved saved, AttentionUpstream<T> upstream, T* dqkv,
-                              float* scratch) {
-  return ForHead(shape.head_width, [&](auto width) {
-    const LaunchShape launch = PerTile<T, width()>(shape, 4);
-    LaunchError error = CheckShared(launch);
+                              float* scratch, size_t shared_bytes_max) {
+  constexpr AttentionPass kPass = AttentionPass::kBackward;
+  return ForShape<kPass, T>(shape, shared_bytes_max, [&](auto width, auto rows) {
+    LaunchError error = simt::Launch(&CorrectionKernel<T>,
+                                     {.blocks = BlocksFor(shape.sequence, kWarps),
+                                      .blocks_y = shape.batch * shape.heads,
+                                      .threads = kThreads},
+                                     stream, shape, upstream, scratch);
+    const LaunchShape launch = LaunchOf<kPass, T>(shape, width(), rows());
     if (error == nullptr) {
-      error = simt::Launch(&CorrectionKernel<T>,
-                           {.blocks = BlocksFor(shape.sequence, kWarps),
-                            .blocks_y = shape.batch * shape.heads,
-                            .threads = kThreads},
-                           stream, shape, upstream, scratch);
+      error = simt::Launch(&KeyGradientKernel<T, width(), rows()>, launch, stream, shape, qkv,
+                           saved, upstream.dout, scratch, dqkv);
     }
     if (error == nullptr) {
-      error = simt::Launch(&KeyGradientKernel<T, width()>, launch, stream, shape, qkv, saved,
-                           upstream.dout, scratch, dqkv);
-    }
-    if (error == nullptr) {
-      error = simt::Launch(&QueryGradientKernel<T, width()>, launch, stream, shape, qkv, saved,
-                           upstream.dout, scratch, dqkv);
+      error = simt::Launch(&QueryGradientKernel<T, width(), rows()>, launch, stream, shape, qkv,
+                           saved, upstream.dout, scratch, dqkv);
     }
     return error;
   });
 }
 
 template LaunchError AttentionForward(StreamHandle, AttentionShape, const float*, float*,
-                                      AttentionSaved);
+                                      AttentionSaved, size_t);
 template LaunchError AttentionForward(StreamHandle, AttentionShape, const uint16_t*, uint16_t*,
-                                      AttentionSaved);
+                                      AttentionSaved, size_t);
 template LaunchError AttentionForward(StreamHandle, AttentionShape, const Half*, Half*,
-                                      AttentionSaved);
+                                      AttentionSaved, size_t);
 template LaunchError AttentionBackward(StreamHandle, AttentionShape, const float*, AttentionSaved,
-                                       AttentionUpstream<float>, float*, float*);
+                                       AttentionUpstream<float>, float*, float*, size_t);
 template LaunchError AttentionBackward(StreamHandle, AttentionShape, const uint16_t*,
                                        AttentionSaved, AttentionUpstream<uint16_t>, uint16_t*,
-                                       float*);
+                                       float*, size_t);
 template LaunchError AttentionBackward(StreamHandle, AttentionShape, const Half*, AttentionSaved,
-                                       AttentionUpstream<Half>, Half*, float*);
+                                       AttentionUpstream<Half>, Half*, float*, size_t);
 
 }  // namespace muster::kernels::cuda

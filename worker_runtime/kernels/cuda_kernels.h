@@ -13,6 +13,7 @@
 // Threads: thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "worker_runtime/kernels/adamw.h"
@@ -135,19 +136,17 @@ LaunchError GeluBackward(StreamHandle stream, const T* pre, const T* dy, T* dx, 
 
 // --- Attention
 
-// Widest head; others are worked as 64 or 128.
-inline constexpr int64_t kWidestHead = 128;
-
 struct AttentionSaved {
   float* row_max;
   float* row_scale;
 };
-// Shapes as in attention.h. Flash attention: blocks of 64 queries against 64 keys at a time,
-// softmax rescaled as they come; for 16 bits products by tensor cores, probabilities rounded to T
-// before the second one. Source: Dao, "FlashAttention-2", 2023, section 3
+// Shapes as in attention.h, heads of at most 128. Flash attention: blocks of 64 queries against up
+// to 64 keys at a time, softmax rescaled as they come; for 16 bits products by tensor cores,
+// probabilities rounded to T before the second one. `shared_bytes_max`: of a block on this GPU,
+// which a kernel is chosen by (attention_tiles.h). Source: Dao, "FlashAttention-2", 2023, section 3
 template <typename T>
 LaunchError AttentionForward(StreamHandle stream, AttentionShape shape, const T* qkv, T* out,
-                             AttentionSaved saved);
+                             AttentionSaved saved, size_t shared_bytes_max);
 template <typename T>
 struct AttentionUpstream {
   const T* out;
@@ -158,7 +157,7 @@ struct AttentionUpstream {
 template <typename T>
 LaunchError AttentionBackward(StreamHandle stream, AttentionShape shape, const T* qkv,
                               AttentionSaved saved, AttentionUpstream<T> upstream, T* dqkv,
-                              float* scratch);
+                              float* scratch, size_t shared_bytes_max);
 
 // --- Loss
 

@@ -25,18 +25,6 @@ inline constexpr unsigned kAllLanes = 0xffffffffu;
 // What a block may have without asking for more.
 inline constexpr size_t kPlainSharedBytes = 48 * 1024;
 
-// What a block may ask for on the current GPU; 0: that is not known.
-inline size_t SharedBytesMax() {
-  int device = 0, bytes = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) !=
-          cudaSuccess) {
-    cudaGetLastError();  // or it would show up in the next call of anybody
-    return 0;
-  }
-  return static_cast<size_t>(bytes);
-}
-
 // The only place where kernels are launched.
 template <typename... Parameters, typename... Arguments>
 LaunchError Launch(void (*kernel)(Parameters...), LaunchShape shape, StreamHandle stream,

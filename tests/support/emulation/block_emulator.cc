@@ -221,6 +221,11 @@ kernels::LaunchError BlockEmulator::Run(kernels::LaunchShape shape,
     failure = absl::StrCat("a block of ", shape.threads, " threads");
     return failure.c_str();
   }
+  if (shape.shared_bytes > shared_bytes_max) {
+    failure = absl::StrCat("a block of ", shape.shared_bytes, " bytes of shared memory, of which ",
+                           "there are at most ", shared_bytes_max);
+    return failure.c_str();
+  }
   block_size = {.x = static_cast<unsigned>(shape.threads), .y = 1, .z = 1};
   grid_size = {
       .x = static_cast<unsigned>(shape.blocks), .y = static_cast<unsigned>(shape.blocks_y), .z = 1};

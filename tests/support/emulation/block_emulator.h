@@ -54,7 +54,7 @@ class BlockEmulator {
   // Indices and shared memory of the thread that runs.
   static inline KernelIndex thread_index, block_index, block_size, grid_size;
   static inline void* shared_memory = nullptr;
-  // What a block may ask for; at first as much as a H100 has.
+  // What a block may ask for, or its launch fails; at first as much as an H100 has.
   static inline size_t shared_bytes_max = size_t{227} << 10;
 };
 

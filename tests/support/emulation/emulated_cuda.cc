@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "tests/support/emulation/block_emulator.h"
 #include "tests/support/emulation/emulated_stream.h"
 
 namespace muster::testing {
@@ -104,8 +105,11 @@ bool EmulatedCuda::Holds(const void* memory, size_t bytes) {
 }
 
 absl::StatusOr<CudaProperties> EmulatedCuda::Properties() {
-  return CudaProperties{
-      .name = "an emulated GPU", .major = 9, .minor = 0, .num_multiprocessors = 1};
+  return CudaProperties{.name = "an emulated GPU",
+                        .major = 9,
+                        .minor = 0,
+                        .num_multiprocessors = 1,
+                        .shared_bytes_max = BlockEmulator::shared_bytes_max};
 }
 
 absl::StatusOr<CudaMemory> EmulatedCuda::MemoryInfo() {

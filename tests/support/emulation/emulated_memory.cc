@@ -12,6 +12,8 @@ std::string WhyKernelsCannotRun() { return ""; }
 
 void SetKernelSchedule(uint64_t seed) { BlockEmulator::SetSchedule(seed); }
 
+size_t KernelSharedBytesMax() { return BlockEmulator::shared_bytes_max; }
+
 void* TakeKernelMemory(size_t bytes) { return new unsigned char[bytes]; }
 
 void GiveBackKernelMemory(void* memory) { delete[] static_cast<unsigned char*>(memory); }

@@ -16,6 +16,9 @@ enum class CudaAttention : uint8_t {
   kAuto,
 };
 
+// Widest head that our kernels compute.
+inline constexpr int64_t kCudaWidestHead = 128;
+
 inline absl::string_view ToString(CudaAttention attention) {
   switch (attention) {
     case CudaAttention::kOwn:

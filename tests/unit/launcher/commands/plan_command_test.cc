@@ -146,6 +146,19 @@ TEST(PlanCommand, RefusesBadInputWithTheFlagAndWhatWasExpected) {
   ExpectRefused({"train.py"}, "'train.py' belongs to no option");
 }
 
+TEST(PlanCommand, RefusesHeadsThatNoAttentionKernelOfAGpuHas) {
+  Args args = {"--device=cuda", "--heads=2", "--width=384"};
+  ExpectRefused(args, "--heads must be 3 or more on a GPU, not 2: each of them has 192 numbers");
+  args.insert(args.end(), {"--dtype=bf16", "--cuda_attention=own"});
+  ExpectRefused(args, "and attention kernels there have at most 128; or train with --device=cpu");
+  args.back() = "--mode=ordered";
+  ExpectRefused(args, "--heads must be 3 or more");
+  args.back() = "--cuda_attention=auto";  // cuDNN's may be wider
+  EXPECT_THAT(PlanCommandText(args), IsOk());
+  EXPECT_THAT(PlanCommandText({"--heads=2", "--width=384"}), IsOk());
+  EXPECT_THAT(PlanCommandText({"--device=cuda", "--heads=3", "--width=384"}), IsOk());
+}
+
 TEST(PlanCommand, RefusesNumbersWhoseProductsCannotBeCounted) {
   const Args largest = {"--world_size=1048576", "--accumulation=1048576",
                         "--batch_size=1048576", "--heads=1",

@@ -173,6 +173,30 @@ TEST(CudaDevice, AsksForAFewOfItsPlacesHoweverManyCopiesAreUnderWay) {
   }
 }
 
+// An emulated launch fails that asks for more than there is.
+TEST(CudaDevice, AttendsInF32WithWideHeadsInTheSharedMemoryOfAnRtx4090) {
+  const size_t before = std::exchange(BlockEmulator::shared_bytes_max, size_t{99} << 10);
+  {
+    Watched on;
+    TensorPool pool(*on.device);
+    Queue queue(*on.device, &pool);
+    constexpr int64_t kRows = 70, kWidth = 128;
+    const kernels::AttentionShape shape = {
+        .batch = 1, .sequence = kRows, .heads = 1, .head_width = kWidth};
+    const Tensor qkv = OnDevice(pool, DType::kF32, RandomNumbers<float>(3 * kRows * kWidth, "qkv"));
+    const Tensor dout = OnDevice(pool, DType::kF32, RandomNumbers<float>(kRows * kWidth, "dout"));
+    const Tensor out = pool.Allocate(DType::kF32, {kRows * kWidth});
+    const Tensor dqkv = pool.Allocate(DType::kF32, {3 * kRows * kWidth});
+    const Tensor saved = pool.Allocate(DType::kF32, {2, kRows});
+    const Operations& operations = on.device->operations(DType::kF32);
+    operations.attention_forward(queue, shape, qkv, out, saved, {});
+    operations.attention_backward(queue, shape,
+                                  {.qkv = qkv, .saved = saved, .out = out, .dout = dout}, dqkv, {});
+    for (const float number : OnHost(*on.device, dqkv)) ASSERT_TRUE(std::isfinite(number));
+  }
+  BlockEmulator::shared_bytes_max = before;
+}
+
 TEST(CudaDevice, MayGoBeforeItsEventsAndUsesThemAgain) {
   Watched on;
   std::unique_ptr<Event> event = on.device->MakeEvent();

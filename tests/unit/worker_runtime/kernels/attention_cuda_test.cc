@@ -7,6 +7,7 @@
 
 #include "tests/unit/worker_runtime/kernels/kernel_numbers.h"
 #include "worker_runtime/kernels/attention.h"
+#include "worker_runtime/kernels/attention_tiles.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
 
 namespace muster::kernels {
@@ -41,6 +42,16 @@ const std::vector<AttentionShape> kShapes = {
     {.batch = 1, .sequence = 66, .heads = 1, .head_width = 75},
 };
 
+// Shared memory of a block here, and of GPUs with less where a head has other kernels then.
+template <typename T>
+std::vector<size_t> SharedMemories(int64_t head_width) {
+  std::vector<size_t> all = {testing::KernelSharedBytesMax()};
+  if (sizeof(T) == sizeof(float) && head_width > 64 && all[0] > cuda::kSharedBytesOfAll) {
+    all.push_back(cuda::kSharedBytesOfAll);
+  }
+  return all;
+}
+
 struct Host {
   Host(AttentionShape shape, const std::vector<float>& qkv)
       : scratch(AttentionScratchElements(shape)),
@@ -55,34 +66,45 @@ struct Host {
   std::vector<float> scratch, out, row_max, row_scale, dqkv;
 };
 
+// Both passes beside the host's.
+template <typename T>
+void ExpectTheHosts(AttentionShape shape, size_t shared_bytes_max, double tolerance) {
+  const int64_t n = shape.batch * shape.sequence * shape.heads * shape.head_width;
+  const int64_t rows = shape.batch * shape.heads * shape.sequence;
+  const auto qkv = KernelNumbers<T>(3 * n, "qkv");
+  const auto dout = KernelNumbers<T>(n, "dout");
+  Host host(shape, Widened(qkv));
+  const KernelArray<T> on_qkv(qkv), on_dout(dout);
+  const auto out = KernelArray<T>::Poisoned(n);
+  const auto dqkv = KernelArray<T>::Poisoned(3 * n);
+  const auto row_max = KernelArray<float>::Poisoned(rows);
+  const auto row_scale = KernelArray<float>::Poisoned(rows);
+  const auto scratch = KernelArray<float>::Poisoned(rows);
+  const cuda::AttentionSaved saved = {row_max.data(), row_scale.data()};
+  ASSERT_EQ(
+      cuda::AttentionForward(nullptr, shape, on_qkv.data(), out.data(), saved, shared_bytes_max),
+      nullptr);
+  EXPECT_LE(RelativeError(row_max.Read(), host.row_max), 1e-5);
+  EXPECT_LE(RelativeError(row_scale.Read(), host.row_scale), 1e-5);
+  EXPECT_LE(RelativeError(Widened(out.Read()), host.out), tolerance);
+  ASSERT_EQ(
+      cuda::AttentionBackward<T>(nullptr, shape, on_qkv.data(), saved, {out.data(), on_dout.data()},
+                                 dqkv.data(), scratch.data(), shared_bytes_max),
+      nullptr);
+  host.out = Widened(out.Read());
+  Attention<float>().backward(shape, Widened(qkv).data(), host.saved(),
+                              {.out = host.out.data(), .dout = Widened(dout).data()},
+                              host.dqkv.data(), host.scratch.data());
+  EXPECT_LE(RelativeError(Widened(dqkv.Read()), host.dqkv), tolerance);
+}
+
 TYPED_TEST(AttentionKernel, GivesTheHostsOutputAndGradients) {
   for (const AttentionShape shape : kShapes) {
-    SCOPED_TRACE(absl::StrCat("sequence ", shape.sequence, ", head ", shape.head_width));
-    const int64_t n = shape.batch * shape.sequence * shape.heads * shape.head_width;
-    const int64_t rows = shape.batch * shape.heads * shape.sequence;
-    const auto qkv = KernelNumbers<TypeParam>(3 * n, "qkv");
-    const auto dout = KernelNumbers<TypeParam>(n, "dout");
-    Host host(shape, Widened(qkv));
-    const KernelArray<TypeParam> on_qkv(qkv), on_dout(dout);
-    const auto out = KernelArray<TypeParam>::Poisoned(n);
-    const auto dqkv = KernelArray<TypeParam>::Poisoned(3 * n);
-    const auto row_max = KernelArray<float>::Poisoned(rows);
-    const auto row_scale = KernelArray<float>::Poisoned(rows);
-    const auto scratch = KernelArray<float>::Poisoned(rows);
-    const cuda::AttentionSaved saved = {row_max.data(), row_scale.data()};
-    ASSERT_EQ(cuda::AttentionForward(nullptr, shape, on_qkv.data(), out.data(), saved), nullptr);
-    EXPECT_LE(RelativeError(row_max.Read(), host.row_max), 1e-5);
-    EXPECT_LE(RelativeError(row_scale.Read(), host.row_scale), 1e-5);
-    EXPECT_LE(RelativeError(Widened(out.Read()), host.out), this->kTolerance);
-    ASSERT_EQ(cuda::AttentionBackward<TypeParam>(nullptr, shape, on_qkv.data(), saved,
-                                                 {out.data(), on_dout.data()}, dqkv.data(),
-                                                 scratch.data()),
-              nullptr);
-    host.out = Widened(out.Read());
-    Attention<float>().backward(shape, Widened(qkv).data(), host.saved(),
-                                {.out = host.out.data(), .dout = Widened(dout).data()},
-                                host.dqkv.data(), host.scratch.data());
-    EXPECT_LE(RelativeError(Widened(dqkv.Read()), host.dqkv), this->kTolerance);
+    for (const size_t shared : SharedMemories<TypeParam>(shape.head_width)) {
+      SCOPED_TRACE(absl::StrCat("sequence ", shape.sequence, ", head ", shape.head_width, ", ",
+                                shared, " bytes of shared memory"));
+      ExpectTheHosts<TypeParam>(shape, shared, this->kTolerance);
+    }
   }
 }
 
@@ -97,10 +119,12 @@ TYPED_TEST(AttentionKernel, HasTheSameBitsInEverySchedule) {
     const auto dqkv = KernelArray<TypeParam>::Poisoned(3 * n);
     const auto saved = KernelArray<float>::Poisoned(3 * shape.sequence);
     const cuda::AttentionSaved rows = {saved.data(), saved.data() + shape.sequence};
-    ASSERT_EQ(cuda::AttentionForward(nullptr, shape, qkv.data(), out.data(), rows), nullptr);
+    const size_t shared = testing::KernelSharedBytesMax();
+    ASSERT_EQ(cuda::AttentionForward(nullptr, shape, qkv.data(), out.data(), rows, shared),
+              nullptr);
     ASSERT_EQ(cuda::AttentionBackward<TypeParam>(nullptr, shape, qkv.data(), rows,
                                                  {out.data(), dout.data()}, dqkv.data(),
-                                                 saved.data() + 2 * shape.sequence),
+                                                 saved.data() + 2 * shape.sequence, shared),
               nullptr);
     if (before_out.empty()) {
       before_out = out.Read();
@@ -112,30 +136,44 @@ TYPED_TEST(AttentionKernel, HasTheSameBitsInEverySchedule) {
 }
 
 TYPED_TEST(AttentionKernel, LeavesOutTheQueriesBeforeTheFirst) {
-  const AttentionShape shape = {
-      .batch = 1, .sequence = 90, .heads = 2, .head_width = 16, .first_query = 83};
-  const int64_t width = shape.heads * shape.head_width;
-  const auto qkv = KernelNumbers<TypeParam>(3 * shape.sequence * width, "qkv");
-  Host host(shape, Widened(qkv));
-  const KernelArray<TypeParam> on_qkv(qkv);
-  const std::vector<TypeParam> sevens(shape.sequence * width, TypeParam{7});
-  const KernelArray<TypeParam> out(sevens);
-  const auto saved = KernelArray<float>::Poisoned(2 * shape.heads * shape.sequence);
-  ASSERT_EQ(cuda::AttentionForward(nullptr, shape, on_qkv.data(), out.data(),
-                                   {saved.data(), saved.data() + shape.heads * shape.sequence}),
-            nullptr);
-  const auto got = out.Read();
-  const int64_t first = shape.first_query * width;
-  EXPECT_EQ(std::vector(got.begin(), got.begin() + first),
-            std::vector(sevens.begin(), sevens.begin() + first));
-  const auto tail = [&](const auto& all) { return std::vector(all.begin() + first, all.end()); };
-  EXPECT_LE(RelativeError(tail(Widened(got)), tail(host.out)), this->kTolerance);
+  for (const int64_t head_width : {16, 100}) {
+    const AttentionShape shape = {
+        .batch = 1, .sequence = 90, .heads = 2, .head_width = head_width, .first_query = 83};
+    const int64_t width = shape.heads * shape.head_width;
+    const auto qkv = KernelNumbers<TypeParam>(3 * shape.sequence * width, "qkv");
+    Host host(shape, Widened(qkv));
+    const KernelArray<TypeParam> on_qkv(qkv);
+    const std::vector<TypeParam> sevens(shape.sequence * width, TypeParam{7});
+    const KernelArray<TypeParam> out(sevens);
+    const auto saved = KernelArray<float>::Poisoned(2 * shape.heads * shape.sequence);
+    ASSERT_EQ(cuda::AttentionForward(nullptr, shape, on_qkv.data(), out.data(),
+                                     {saved.data(), saved.data() + shape.heads * shape.sequence},
+                                     SharedMemories<TypeParam>(head_width).back()),
+              nullptr);
+    const auto got = out.Read();
+    const int64_t first = shape.first_query * width;
+    EXPECT_EQ(std::vector(got.begin(), got.begin() + first),
+              std::vector(sevens.begin(), sevens.begin() + first));
+    const auto tail = [&](const auto& all) { return std::vector(all.begin() + first, all.end()); };
+    EXPECT_LE(RelativeError(tail(Widened(got)), tail(host.out)), this->kTolerance);
+  }
 }
 
-TEST(Attention, RefusesHeadsThatAreTooWide) {
-  const AttentionShape shape = {.batch = 1, .sequence = 1, .heads = 1, .head_width = 136};
-  EXPECT_STREQ(cuda::AttentionForward<float>(nullptr, shape, nullptr, nullptr, {}),
-               "attention: heads of more than 128 are not worked on a CUDA device");
+TEST(Attention, RefusesInASentenceWhatNoKernelComputes) {
+  AttentionShape shape = {.batch = 1, .sequence = 1, .heads = 1, .head_width = 136};
+  EXPECT_STREQ(
+      cuda::AttentionForward<float>(nullptr, shape, nullptr, nullptr, {}, size_t{227} << 10),
+      "attention: heads of more than 128 are not worked on a CUDA device");
+  shape.head_width = 128;
+  constexpr char kNoneFits[] =
+      "attention: of heads this wide no kernel fits into the shared memory of this GPU; train in "
+      "bf16 or f16, or with heads of at most 64";
+  const size_t little = size_t{64} << 10;  // as of compute capability 7.5
+  EXPECT_STREQ(cuda::AttentionForward<float>(nullptr, shape, nullptr, nullptr, {}, little),
+               kNoneFits);
+  EXPECT_STREQ(cuda::AttentionBackward<float>(nullptr, shape, nullptr, {}, {nullptr, nullptr},
+                                              nullptr, nullptr, little),
+               kNoneFits);
 }
 
 }  // namespace

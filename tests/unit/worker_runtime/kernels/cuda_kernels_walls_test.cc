@@ -3,14 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "tests/support/emulation/block_emulator.h"
 #include "tests/support/files.h"
-#include "worker_runtime/kernels/cuda_kernels.h"
 
 namespace muster::testing {
 namespace {
@@ -49,21 +46,6 @@ TEST(KernelWalls, EveryKernelIsCompiledForBoth) {
                 absl::StrContains(list, absl::StrCat(" ", name, ")")))
         << file;
   }
-}
-
-// Such as a 4090 or an L40S.
-TEST(KernelWalls, WideHeadsInF32AreRefusedInASentenceWhereSharedMemoryIsShort) {
-  const kernels::AttentionShape shape = {.batch = 1, .sequence = 1, .heads = 1, .head_width = 128};
-  const size_t before = std::exchange(BlockEmulator::shared_bytes_max, size_t{99} << 10);
-  const std::string forward =
-      kernels::cuda::AttentionForward<float>(nullptr, shape, nullptr, nullptr, {});
-  const std::string backward = kernels::cuda::AttentionBackward<float>(
-      nullptr, shape, nullptr, {}, {nullptr, nullptr}, nullptr, nullptr);
-  BlockEmulator::shared_bytes_max = before;
-  EXPECT_EQ(forward,
-            "attention: heads of more than 64 in f32 need more shared memory than this GPU has; "
-            "train in bf16 or f16, or with heads of at most 64");
-  EXPECT_EQ(backward, forward);
 }
 
 }  // namespace

@@ -39,8 +39,6 @@ namespace muster::kernels::simt {
 
 inline constexpr int kWarpSize = 32;
 
-inline size_t SharedBytesMax() { return testing::BlockEmulator::shared_bytes_max; }
-
 // Without a stream it runs at once.
 template <typename... Parameters, typename... Arguments>
 LaunchError Launch(void (*kernel)(Parameters...), LaunchShape shape, StreamHandle stream,

@@ -76,14 +76,14 @@ def dynamic_shared(source, kernel):
     if source == 'embedding' and 'GradientKernel' in kernel and not kernel.startswith('Position'):
         matches = 4 * 128 + 4 * 4
         return matches if kernel.startswith('Bucket') else matches + 2048 * (4 + 2)
-    found = re.match(r'(Forward|KeyGradient|QueryGradient)Kernel<(\w+), \(?(?:int\))?(\d+)>',
-                     kernel)
+    found = re.match(r'(Forward|KeyGradient|QueryGradient)Kernel<(\w+), (\d+), (\d+)>', kernel)
     if source != 'attention' or not found:
         return 0
-    size = 4 if found[2] == 'float' else 2
-    tile = lambda width: 64 * (width + 16 // size) * size
-    scores = tile(64) if size == 4 else 0
-    return (3 if found[1] == 'Forward' else 4) * tile(int(found[3])) + scores + 12 * 64
+    # attention_tiles.h
+    size, width, rows = 4 if found[2] == 'float' else 2, int(found[3]), int(found[4])
+    tile = lambda rows, width: rows * (width + 16 // size) * size
+    own = 64 if found[1] == 'Forward' else 128
+    return tile(own + 2 * rows, width) + (tile(64, rows) if size == 4 else 0) + 12 * 64
 
 
 def widths(opcodes, prefix):

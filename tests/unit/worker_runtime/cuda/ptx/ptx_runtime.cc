@@ -133,6 +133,7 @@ std::string WhyKernelsCannotRun() {
   return "";
 }
 void SetKernelSchedule(uint64_t seed) { TheState().schedule = seed; }
+size_t KernelSharedBytesMax() { return size_t{227} << 10; }  // an H100's
 void* TakeKernelMemory(size_t bytes) { return TheState().memory.Take(bytes); }
 void GiveBackKernelMemory(void* memory) { TheState().memory.GiveBack(memory); }
 // Poison is no number that was written: a kernel that reads it is told.
@@ -198,18 +199,12 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t handle, dim3 grid, dim3 block, void*
   return TheState().failure.empty() ? cudaSuccess : cudaErrorLaunchFailure;
 }
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
-  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value > 227 * 1024)
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize ||
+      static_cast<size_t>(value) > muster::testing::KernelSharedBytesMax()) {
     return cudaErrorInvalidValue;
+  }
   TheState().kernels.at(function)->dynamic_shared_max = static_cast<size_t>(value);
   return cudaSuccess;
-}
-cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = 227 * 1024;
-  return attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaGetLastError() {
   TheState().told = std::exchange(TheState().failure, "");
