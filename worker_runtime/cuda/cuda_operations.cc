@@ -415,7 +415,6 @@ struct CudaKernels : BytesOfCuda {
     return copy;
   }
 
-  // The gradients' scale is 1: what comes from behind is multiplied in the backward pass.
   static void HeadLoss(Queue& queue, Operations::HeadLoss in, const Tensor& dx,
                        const Tensor& dtable, const Tensor& value, const Tensor& sum) {
     const CudaDevice& device = CudaDevice::Of(queue);
@@ -426,7 +425,10 @@ struct CudaKernels : BytesOfCuda {
     const Tensor table = PaddedTable(queue, in.table);
     const Tensor logits = Scratch(queue, kType, chunk * padded);
     const Tensor losses = Scratch(queue, DType::kF64, rows.rows);
-    const bool learns = !dx.empty() || !dtable.empty();
+    const float* scale = nullptr;
+    if (!dx.empty() || !dtable.empty()) {
+      scale = in.gradient_scale.empty() ? device.one() : At<float>(in.gradient_scale);
+    }
     const auto multiply = [&]<typename C>(const cuda::DenseProduct<T, C>& p) {
       Keep(queue,
            device.products().Multiply(StreamOf(queue), {.m = p.m,
@@ -451,14 +453,14 @@ struct CudaKernels : BytesOfCuda {
                                             {.x = At<T>(in.x),
                                              .weight = At<T>(table),
                                              .targets = in.targets,
-                                             .gradient_scale = learns ? device.one() : nullptr},
+                                             .gradient_scale = scale},
                                             {.losses = At<double>(losses),
                                              .dx = At<T>(dx),
                                              .dweight = At<float>(dtable),
                                              .logits = At<T>(logits),
                                              .accumulates = false},
                                             multiply));
-    SumLosses(queue, losses, value, sum);
+    if (!value.empty()) SumLosses(queue, losses, value, sum);
   }
 
  private:
@@ -473,18 +475,12 @@ struct CudaKernels : BytesOfCuda {
   }
 };
 
-// Gradients of a loss that is scaled are not to be rounded to f16 before they have been multiplied.
-constexpr Operations WithAllLogits(Operations table) {
-  table.head_loss = nullptr;
-  return table;
-}
-
 }  // namespace
 
 const Operations& CudaOperations(DType dtype) {
   static constexpr Operations kF32 = TableOf<CudaKernels<float>>();
   static constexpr Operations kBf16 = TableOf<CudaKernels<uint16_t>>();
-  static constexpr Operations kF16 = WithAllLogits(TableOf<CudaKernels<kernels::Half>>());
+  static constexpr Operations kF16 = TableOf<CudaKernels<kernels::Half>>();
   if (dtype == DType::kF32) return kF32;
   if (dtype == DType::kBf16) return kBf16;
   if (dtype == DType::kF16) return kF16;

@@ -66,7 +66,9 @@ int64_t NumThatCount(Tape& tape, absl::Span<const int32_t> targets) {
          std::count(targets.begin(), targets.end(), kernels::kIgnoredTarget);
 }
 
-// By the device's operation of that name, with the gradients.
+// By the device's operation of that name, with the gradients. In f16 those are made in the backward
+// pass, from logits that are computed again: multiplied by the loss's own gradient, its scale,
+// before they are rounded.
 Loss HeadLoss(Tape& tape, const Activation& x, Parameter& table,
               absl::Span<const int32_t> targets) {
   const DType dtype = x.value.dtype();
@@ -83,20 +85,35 @@ Loss HeadLoss(Tape& tape, const Activation& x, Parameter& table,
   const Tensor value = tape.pool().Allocate(dtype, {1});
   Loss loss = {.num_tokens = NumThatCount(tape, targets),
                .total = tape.pool().Allocate(DType::kF64, {1})};
-  tape.operations(dtype).head_loss(tape.queue(),
-                                   {.x = x.value, .table = weight, .targets = ids.data()}, dx,
-                                   dtable, value, loss.total);
+  const Tensor none;
+  const bool later = dtype == DType::kF16;
+  // Taken with the others: the plan counts what is there at once, in this order.
+  const Tensor scale = later ? tape.pool().Allocate(DType::kF32, {1}) : none;
+  tape.operations(dtype).head_loss(
+      tape.queue(), {.x = x.value, .table = weight, .targets = ids.data(), .gradient_scale = none},
+      later ? none : dx, later ? none : dtable, value, loss.total);
+  const auto make_gradients = [&table, ids, scale, x = later ? x.value : none](
+                                  Tape& tape, const Tensor& dloss, const Tensor& dx,
+                                  const Tensor& dtable) {
+    tape.operations(x.dtype()).cast(tape.queue(), dloss, scale);
+    tape.operations(x.dtype()).head_loss(
+        tape.queue(),
+        {.x = x, .table = table.value(), .targets = ids.data(), .gradient_scale = scale}, dx,
+        dtable, {}, {});
+  };
   loss.output = tape.Record(
       value, {&table},
-      [slot = x.slot, dx = std::move(dx)](Tape& tape, const Tensor& dloss) {
+      [make_gradients, later, slot = x.slot, dx = std::move(dx), dtable](Tape& tape,
+                                                                         const Tensor& dloss) {
+        if (later && !(dx.empty() && dtable.empty())) make_gradients(tape, dloss, dx, dtable);
         if (dx.empty()) return;
-        ScaleInPlace(tape, dx, dloss);
+        if (!later) ScaleInPlace(tape, dx, dloss);
         tape.AddGradient(slot, dx);
       },
-      [&table, padded = std::move(dtable)](Tape& tape, const Tensor& dloss) {
+      [&table, later, padded = dtable](Tape& tape, const Tensor& dloss) {
         if (table.frozen()) return;
         const Tensor dtable = padded.Slice(0, table.shape());
-        ScaleInPlace(tape, dtable, dloss);
+        if (!later) ScaleInPlace(tape, dtable, dloss);
         AddToGradient(tape, table, dtable);
       });
   return loss;

@@ -192,7 +192,7 @@ struct GpuKernels {
     return CountCrossEntropy(queue, logits, targets, dlogits, value, sum);
   }
   static void HeadLoss(Queue& queue, Operations::HeadLoss in, const Tensor&, const Tensor&,
-                       const Tensor&, const Tensor&) {
+                       const Tensor& value, const Tensor&) {
     const kernels::RowShape rows = RowsOf(in.x.shape());
     const int64_t vocabulary = in.table.shape()[0];
     const int64_t padded = kernels::PaddedVocabulary(vocabulary);
@@ -201,7 +201,7 @@ struct GpuKernels {
         padded == vocabulary ? Tensor() : Take(queue, in.x.dtype(), padded * in.table.shape()[1]);
     const Tensor logits = Take(queue, in.x.dtype(), chunk * padded);
     const Tensor losses = Take(queue, DType::kF64, rows.rows);
-    SumLosses(queue, rows.rows);
+    if (!value.empty()) SumLosses(queue, rows.rows);
     queue.Count();
   }
 };
@@ -214,9 +214,6 @@ constexpr Operations WithGpuKernels() {
   table.attention_backward = &GpuKernels::AttentionBackward;
   table.tree_sum = &GpuKernels::TreeSum;
   table.cross_entropy = &GpuKernels::CrossEntropy;
-  return table;
-}
-constexpr Operations WithHeadLoss(Operations table) {
   table.head_loss = &GpuKernels::HeadLoss;
   return table;
 }
@@ -238,11 +235,9 @@ class MetaGpu final : public Device {
   bool ComputesIn(DType dtype) const override { return CudaComputesIn(dtype); }
   // As CudaOperations has them.
   const Operations& operations(DType dtype) const override {
-    static constexpr Operations kF16 = WithAttention(kAttention, WithGpuKernels());
-    static constexpr Operations kBf16 = WithHeadLoss(kF16);
-    static constexpr Operations kF32 = WithHeadLoss(WithGpuKernels());
-    if (dtype == DType::kF32) return kF32;
-    return dtype == DType::kF16 ? kF16 : kBf16;
+    static constexpr Operations kNarrow = WithAttention(kAttention, WithGpuKernels());
+    static constexpr Operations kF32 = WithGpuKernels();
+    return dtype == DType::kF32 ? kF32 : kNarrow;
   }
 };
 

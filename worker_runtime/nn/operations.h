@@ -136,11 +136,13 @@ struct Operations {
 
   // The same of logits x table^T, of which a device that has this never holds all; null: it has it
   // not. dx (of x) and dtable (of the table, of f32, with kernels::PaddedVocabulary rows) are
-  // overwritten with the gradients of the sum; either may be left out.
+  // overwritten with the gradients of the sum, multiplied by `gradient_scale` [1] of f32 (empty: 1)
+  // before they are rounded; either may be left out, and so may `value` and `sum` together.
   struct HeadLoss {
     const Tensor& x;
     const Tensor& table;
     const int32_t* targets;
+    const Tensor& gradient_scale;
   };
   void (*head_loss)(Queue&, HeadLoss in, const Tensor& dx, const Tensor& dtable,
                     const Tensor& value, const Tensor& sum);

@@ -175,7 +175,7 @@ struct Loss {
 Loss CrossEntropy(Tape& tape, Activation logits, absl::Span<const int32_t> targets);
 
 // CrossEntropy(TiedHead(x, table)), some rows after others on a device that never holds all logits
-// (cuda). The gradients are then computed along with the loss.
+// (cuda). The gradients are then computed along with the loss, or in f16 along with its gradient.
 Loss TiedHeadLoss(Tape& tape, const Activation& x, Parameter& table,
                   absl::Span<const int32_t> targets);
 
