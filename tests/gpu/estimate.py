@@ -4,13 +4,21 @@ the shapes of every product, the bytes that every kernel must move as cuda_kerne
 counts them in nvcc's PTX) and from rates that others have published. Prints tables: each product
 with the alignment of its rows, the terms of a token's time, and tokens/s beside the goals. Exits
 with 1 if a product's rows begin on less than 16 bytes, if llm.c's shapes do not give llm.c's own
-figure within 20 %, or if our shapes give less than they did when this was written.
+figure within 20 %, if our shapes give less than they did when this was written, or if it expects
+something of a kernel that kernel_figures does not time.
 
 estimate.py [--gpu=h100|h200] [--attention=cudnn|own] [--vocabulary=padded|odd] [--products]
+estimate.py --expected [--gpu=…]: what run_all and kernel_figures print beside what they measure,
+                                  as lines "tokens|model|attention|value" and "kernel|name|value"
 """
 import argparse
 import math
+import os
+import re
 import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MACHINE_CODE = HERE + '/../unit/worker_runtime/cuda/ptx/machine_code.txt'
 
 # --- Rates. All of bf16, dense, sums in f32.
 GPUS = {
@@ -19,10 +27,13 @@ GPUS = {
     'h100': (790e12, 132, 3.0e12),
     'h200': (790e12, 132, 4.3e12),
 }
-# Attention of heads of 64 over 1024 tokens, causal, forward and backward. cuDNN 9: Shah et al.,
-# "FlashAttention-3", 2024, figures 5 and 6. Ours: by the instructions of a tile (machine_code.txt)
-# at 2 a cycle.
-ATTENTION = {'cudnn': (240e12, 190e12), 'own': (62e12, 50e12)}
+ARCHITECTURE = 'sm_90'  # of both
+CLOCK = 1.83e9  # at which 4096 operations a cycle of 132 multiprocessors are the 989 TFLOP/s
+INSTRUCTIONS_A_CYCLE = 2  # of the 4 that a multiprocessor can begin
+# Attention of heads of 64 over 1024 tokens, causal, forward and backward: cuDNN 9. Source: Shah et
+# al., "FlashAttention-3", 2024, figures 5 and 6
+CUDNN_ATTENTION = (240e12, 190e12)
+ATTENTIONS = ('cudnn', 'own')
 # The share of the copy's rate that kernels over rows or flat arrays reach. Source: llm.c's own
 # kernels, by its comments and profiles
 SHARE = 0.80
@@ -42,7 +53,7 @@ MODELS = {  # layers, heads, width, batch of run_all, goal, reached when this wa
     '124M': (12, 12, 768, 32, 500e3, 475e3),
     '350M': (24, 16, 1024, 32, 185e3, 186e3),
     '774M': (36, 20, 1280, 16, 90e3, 85e3),
-    '1558M': (48, 25, 1600, 16, 48e3, 44.9e3),
+    '1.5B': (48, 25, 1600, 16, 48e3, 44.9e3),
 }
 CONTEXT, VOCABULARY, PADDED, CHUNK = 1024, 50257, 50304, 5120
 
@@ -64,6 +75,36 @@ def product_seconds(gpu, m, n, k, aligned=True):
         useful = (m / (math.ceil(m / 128) * 128)) * (n / (math.ceil(n / columns) * columns))
         best = max(best, of_peak * waves * useful * depth / (depth + 128))
     return 2 * m * n * k / (peak * best)
+
+
+def attention_rates(gpu, attention):
+    """Operations a second, forward and backward. Ours: by the instructions that each of a block's
+    four warps executes for a tile of 64 x 64 (machine_code.txt); tiles on the diagonal are worked
+    as a whole, and 5 products are counted backward."""
+    if attention == 'cudnn':
+        return CUDNN_ATTENTION
+    loop = {}
+    with open(MACHINE_CODE, encoding='utf-8') as file:
+        lines = [re.split(r'  +', line.rstrip()) for line in file.readlines()[1:]]
+    column = lines[0].index('loop')
+    for cells in lines[1:]:
+        if cells[0] == 'attention' and cells[2] == ARCHITECTURE and 'bf16, 64, 64>' in cells[1]:
+            loop[cells[1].split('Kernel')[0]] = int(cells[column])
+
+    def rate(counted, *kernels):
+        cycles = 4 * sum(loop[kernel] for kernel in kernels) / INSTRUCTIONS_A_CYCLE
+        whole_tiles = CONTEXT / (CONTEXT + 64)
+        return counted * 2 * 64**3 / cycles * GPUS[gpu][1] * CLOCK * whole_tiles
+
+    return rate(2, 'Forward'), rate(5, 'KeyGradient', 'QueryGradient')
+
+
+def embedding_seconds(gpu, width, rows):
+    """Forward and backward, of a token. A gradient is read, added to the token's sum in float,
+    which is read and written, and read again for its position (cuda_kernels_traffic_test). Each
+    bucket of tokens looks at all of them (embedding.cu), which lie in the cache."""
+    moving = GPUS[gpu][2] * SHARE
+    return 6 * width / moving, 12 * width / moving + 4 * min(1024, rows / 32) / CACHE
 
 
 def products(layers, width, rows, padded, f32_gradients):
@@ -102,7 +143,7 @@ def terms(gpu, layers, width, batch, attention, padded, llmc=False, micro_batche
             times * product_seconds(gpu, m, n, k, aligned) / rows
         )
     out['products of layers'], out['products of the head'] = of_products[False], of_products[True]
-    forward, backward = ATTENTION[attention]
+    forward, backward = attention_rates(gpu, attention)
     flops = 2 * CONTEXT * width * layers  # two products, half of each
     out['attention'] = flops / forward + 2.5 * flops / backward
 
@@ -127,9 +168,7 @@ def terms(gpu, layers, width, batch, attention, padded, llmc=False, micro_batche
     out['cross-entropy'] = moved(
         (PADDED if padded else VOCABULARY) * 4 * (1 if padded else 1.5), 0.8 if padded else 0.65
     )
-    # Each bucket of tokens looks at all of them (embedding.cu), which lie in the cache.
-    buckets = 0 if llmc else min(1024, rows / 32)
-    out['embedding'] = moved(width * (6 + 8)) + 4 * buckets / CACHE
+    out['embedding'] = moved(width * (6 + 8)) if llmc else sum(embedding_seconds(gpu, width, rows))
     parameters = (
         (VOCABULARY + CONTEXT) * width + layers * (12 * width * width + 13 * width) + 2 * width
     )
@@ -155,17 +194,53 @@ def report(name, parts):
     return REALITY / total
 
 
+def expected_of_kernels(gpu):
+    """By the beginning of their names in kernel_figures.cc."""
+    copy = GPUS[gpu][2]
+    rows, width = 16 * CONTEXT, 768
+    of_embedding = 12 * width / embedding_seconds(gpu, width, rows)[1] / copy
+    shares = {'AdamW': SHARE, 'norm': SHARE, 'layer norm': SHARE, 'GELU': SHARE,
+              'layer norm, weights\' gradient': SHARE_COLUMNS, 'bias\'s gradient': SHARE_COLUMNS,
+              'cross-entropy': SHARE, 'embedding': SHARE, 'embedding\'s gradients': of_embedding}
+    rates = {}
+    for attention, name in (('own', 'our attention{}'), ('cudnn', 'attention{} by cuDNN')):
+        forward, backward = attention_rates(gpu, attention)
+        rates[name.format('')], rates[name.format('\'s gradient')] = forward, backward
+    shapes = {'head': (CHUNK, PADDED, width), 'head, input\'s gradient': (CHUNK, width, PADDED),
+              'head, table\'s gradient': (PADDED, width, CHUNK),
+              'width to 4 x width': (CHUNK, 4 * width, width)}
+    for name, (m, n, k) in shapes.items():
+        rates[name] = 2 * m * n * k / product_seconds(gpu, m, n, k)
+    return {**{name: f'{100 * share:.0f} %' for name, share in shares.items()},
+            **{name: f'{rate / 1e12:.0f} TFLOP/s' for name, rate in rates.items()}}
+
+
+def print_expected(gpu):
+    for model, (layers, _, width, batch, *_rest) in MODELS.items():
+        for attention in ATTENTIONS:
+            speed = REALITY / sum(terms(gpu, layers, width, batch, attention, True).values())
+            print(f'tokens|{model}|{attention}|{speed / 1e3:.3g}k')
+    for name, value in expected_of_kernels(gpu).items():
+        print(f'kernel|{name}|{value}')
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--gpu', choices=GPUS, default='h100')
-    parser.add_argument('--attention', choices=ATTENTION, default='cudnn')
+    parser.add_argument('--attention', choices=ATTENTIONS, default='cudnn')
     parser.add_argument('--vocabulary', choices=('padded', 'odd'), default='padded')
     parser.add_argument(
         '--products', action='store_true', help='also each product with the alignment of its rows'
     )
+    parser.add_argument('--expected', action='store_true', help='what is expected, for run_all')
     options = parser.parse_args()
+    if options.expected:
+        return print_expected(options.gpu)
     padded = options.vocabulary == 'padded'
-    bad = []
+    with open(HERE + '/kernel_figures.cc', encoding='utf-8') as file:
+        timed = file.read()
+    bad = [f'kernel_figures times no {name}' for name in expected_of_kernels(options.gpu)
+           if f'"{name.split(" by ")[0]}' not in timed]
     if options.products:
         print(
             '| model | product | times | m | n | k | rows begin on | TFLOP/s |\n'

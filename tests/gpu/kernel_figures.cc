@@ -1,21 +1,27 @@
 // Times the kernels of a CUDA device beside what its memory moves in a plain copy and what is
 // expected of them, and prints rows of a Markdown table. Shapes are those of a training of GPT-2
-// 124M; inputs are random. Ends with 77 and a sentence where there is no GPU.
+// 124M; kernels are those that it runs, and inputs are random. Ends with 77 and a sentence where
+// there is no GPU.
 //
-// kernel_figures: all of it; kernel_figures --device: the name of the GPU alone.
+// kernel_figures [EXPECTED]: all of it, beside what a file of estimate.py expects;
+// kernel_figures --device: the name of the GPU alone.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "worker_runtime/cuda/attention_library.h"
 #include "worker_runtime/cuda/cuda_api.h"
 #include "worker_runtime/cuda/products.h"
@@ -97,9 +103,33 @@ double Milliseconds(const std::function<void()>& run) {
   return elapsed / kRuns;
 }
 
+// What is expected of a figure, by the beginning of its name: lines "kernel|name|value".
+class Expectations {
+ public:
+  explicit Expectations(const char* file) {
+    if (file == nullptr) return;
+    std::ifstream lines(file);
+    for (std::string line; std::getline(lines, line);) {
+      const std::vector<std::string> cells = absl::StrSplit(line, '|');
+      if (cells.size() == 3 && cells[0] == "kernel") values_[cells[1]] = cells[2];
+    }
+  }
+  // That of the longest beginning; empty: there is none.
+  std::string Of(const std::string& figure) const {
+    std::string value;
+    for (const auto& [name, expected] : values_) {  // a longer one comes after its beginnings
+      if (absl::StartsWith(figure, name)) value = expected;
+    }
+    return value;
+  }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
 class Figures {
  public:
-  Figures() {
+  explicit Figures(const char* expectations) : expectations_(expectations) {
     const Array<uint16_t> from(int64_t{1} << 31), to(int64_t{1} << 31);
     const double ms = Milliseconds(
         [&] { Check(cudaMemcpyAsync(to, from, from.bytes(), cudaMemcpyDeviceToDevice, nullptr)); });
@@ -108,26 +138,25 @@ class Figures {
                 static_cast<double>(from.bytes()) * 1e-9, ms, copy_);
   }
 
-  // One that memory bounds: `bytes` that it reads and writes at least. `expected`: its share of the
-  // copy's rate.
-  void Memory(const std::string& name, int64_t bytes, int expected,
-              const std::function<LaunchError()>& launch) {
+  // One that memory bounds: `bytes` that it reads and writes at least.
+  void Memory(const std::string& name, int64_t bytes, const std::function<LaunchError()>& launch) {
     const double ms = Milliseconds([&] { CheckLaunch(launch()); });
     const double rate = 1e-6 * static_cast<double>(bytes) / ms;
-    std::printf("| %s | %.3f | %.0f GB/s | %.0f %% | %d %% |\n", name.c_str(), ms, rate,
-                100 * rate / copy_, expected);
+    std::printf("| %s | %.3f | %.0f GB/s | %.0f %% | %s |\n", name.c_str(), ms, rate,
+                100 * rate / copy_, expectations_.Of(name).c_str());
     std::fflush(stdout);
   }
-  // One that tensor cores bound. `expected`: TFLOP/s of a H100.
-  void Products(const std::string& name, double operations, const char* expected,
+  // One that tensor cores bound.
+  void Products(const std::string& name, double operations,
                 const std::function<LaunchError()>& launch) {
     const double ms = Milliseconds([&] { CheckLaunch(launch()); });
     std::printf("| %s | %.3f | %.1f TFLOP/s | | %s |\n", name.c_str(), ms, 1e-9 * operations / ms,
-                expected);
+                expectations_.Of(name).c_str());
     std::fflush(stdout);
   }
 
  private:
+  const Expectations expectations_;
   double copy_ = 0;  // GB/s, bytes read and written
 };
 
@@ -136,13 +165,13 @@ void Update(Figures& figures, const std::string& name, int64_t n) {
   const Array<uint16_t> value(n);
   const Array<float> gradient(n), master(n), first(n), second(n);
   const Array<cuda::UpdateDecision> decision(1);
-  figures.Memory("AdamW, " + name, 30 * n, 82, [&] {
+  figures.Memory("AdamW, " + name, 30 * n, [&] {
     return cuda::AdamWUpdate(nullptr, {}, decision, {gradient, master, first, second, value}, {},
                              n);
   });
   const Array<double> partials(NumNormBlocks(n)), scratch(cuda::TreeScratch(NumNormBlocks(n)) + 1),
       sum(1);
-  figures.Memory("norm, " + name, 4 * n, 60, [&] {
+  figures.Memory("norm, " + name, 4 * n, [&] {
     const LaunchError error = cuda::SquaresByBlock<float>(nullptr, gradient, n, partials);
     if (error != nullptr) return error;
     return cuda::TreeSum(nullptr, partials, NumNormBlocks(n), scratch, sum);
@@ -154,27 +183,28 @@ void Rows(Figures& figures) {
   const RowShape shape = {.rows = 16 * 1024, .width = 768};
   const RowShape wide = {.rows = shape.rows, .width = 4 * shape.width};
   const int64_t n = shape.rows * shape.width;
-  const Array<uint16_t> x(4 * n), y(4 * n), z(4 * n), gamma(wide.width), beta(wide.width);
-  const Array<float> mean(shape.rows), rstd(shape.rows), scratch(cuda::ColumnScratch(wide, 2));
+  const Array<uint16_t> x(4 * n), y(4 * n), z(4 * n), gamma(shape.width), beta(shape.width);
+  const Array<float> mean(shape.rows), rstd(shape.rows), scratch(cuda::ColumnScratch(wide, 2)),
+      dgamma(shape.width), dbeta(wide.width);
   const cuda::LayerNormSaved saved = {mean, rstd};
-  figures.Memory("layer norm with residual", 2 * 4 * n, 80, [&] {
-    return cuda::LayerNormForward<uint16_t>(nullptr, shape, {x, y, z}, {gamma, beta, 1e-5}, y,
-                                            saved);
+  figures.Memory("layer norm", 2 * 2 * n, [&] {
+    return cuda::LayerNormForward<uint16_t>(nullptr, shape, {x, nullptr, nullptr},
+                                            {gamma, beta, 1e-5}, y, saved);
   });
-  figures.Memory("layer norm, input's gradient", 2 * 4 * n, 75, [&] {
+  figures.Memory("layer norm, input's gradient", 2 * 4 * n, [&] {
     return cuda::LayerNormInputGradient<uint16_t>(nullptr, shape, {x, y, z}, gamma, saved, z);
   });
-  figures.Memory("layer norm, weights' gradient", 2 * 2 * n, 60, [&] {
-    return cuda::LayerNormWeightGradient<uint16_t>(nullptr, shape, {x, y, nullptr}, saved,
-                                                   {gamma, beta, true}, scratch);
+  figures.Memory("layer norm, weights' gradient", 2 * 2 * n, [&] {
+    return cuda::LayerNormWeightGradient<uint16_t, float>(nullptr, shape, {x, y, nullptr}, saved,
+                                                          {dgamma, dbeta, true}, scratch);
   });
-  figures.Memory("bias and GELU", 2 * 3 * 4 * n, 85, [&] {
-    return cuda::BiasGeluForward<uint16_t>(nullptr, wide, {x, beta, z}, y);
+  figures.Memory("GELU", 2 * 2 * 4 * n, [&] {
+    return cuda::BiasGeluForward<uint16_t>(nullptr, wide, {x, nullptr, nullptr}, y);
   });
-  figures.Memory("GELU's gradient", 2 * 3 * 4 * n, 85,
+  figures.Memory("GELU's gradient", 2 * 3 * 4 * n,
                  [&] { return cuda::GeluBackward<uint16_t>(nullptr, x, y, y, 4 * n); });
-  figures.Memory("bias's gradient", 2 * 4 * n, 60, [&] {
-    return cuda::BiasGradient<uint16_t, uint16_t>(nullptr, wide, x, beta, true, scratch);
+  figures.Memory("bias's gradient", 2 * 4 * n, [&] {
+    return cuda::BiasGradient<uint16_t, float>(nullptr, wide, x, dbeta, true, scratch);
   });
 }
 
@@ -186,12 +216,12 @@ void AttentionOf(Figures& figures) {
   const Array<uint16_t> qkv(3 * n), dqkv(3 * n), out(n), dout(n);
   const Array<float> row_max(rows), row_scale(rows), scratch(rows);
   const double product = static_cast<double>(n) * static_cast<double>(shape.sequence);
-  figures.Products("attention, sequence 1024", 2 * product, "55-80", [&] {
+  figures.Products("our attention, sequence 1024", 2 * product, [&] {
     return cuda::AttentionForward<uint16_t>(nullptr, shape, qkv, out, {row_max, row_scale},
                                             cuda::kSharedBytesOfAll);
   });
   figures.Products(
-      "attention's gradient (counted as 5 products; it makes 7)", 5 * product, "45-60", [&] {
+      "our attention's gradient (counted as 5 products; it makes 7)", 5 * product, [&] {
         return cuda::AttentionBackward<uint16_t>(nullptr, shape, qkv, {row_max, row_scale},
                                                  {out, dout}, dqkv, scratch,
                                                  cuda::kSharedBytesOfAll);
@@ -224,13 +254,13 @@ void AttentionByCudnn(Figures& figures) {
     const AttentionWorkspace bytes = (*library)->WorkspaceOf(attention);
     const Array<char> workspace(std::max(bytes.forward, bytes.backward));
     const double product = static_cast<double>(n) * static_cast<double>(shape.sequence);
-    const std::string by = "by " + (*library)->name() + (same_bits ? ", the same bits" : "");
+    const std::string by = (same_bits ? "with the same bits by " : "by ") + (*library)->name();
     if (!same_bits) {
-      figures.Products("attention " + by, 2 * product, "250-300", [&] {
+      figures.Products("attention " + by, 2 * product, [&] {
         return check((*library)->Forward(nullptr, attention, {qkv, out, log_sums, workspace}));
       });
     }
-    figures.Products("attention's gradient " + by, 5 * product, same_bits ? "" : "230", [&] {
+    figures.Products("attention's gradient " + by, 5 * product, [&] {
       return check(
           (*library)->Backward(nullptr, attention, {qkv, out, dout, log_sums, dqkv, workspace}));
     });
@@ -248,7 +278,7 @@ void VocabularyOf(Figures& figures) {
   Check(cudaMemset(targets, 0, targets.bytes()));
   const Array<float> scale(1);
   const Array<double> losses(logits.rows);
-  figures.Memory("cross-entropy and its gradient", 2 * 2 * n, 80, [&] {
+  figures.Memory("cross-entropy and its gradient", 2 * 2 * n, [&] {
     return cuda::CrossEntropyRows<uint16_t>(nullptr, logits, z, targets, scale, losses);
   });
   const EmbeddingShape shape = {.batch = 16, .sequence = 1024, .width = 768};
@@ -259,11 +289,14 @@ void VocabularyOf(Figures& figures) {
   Check(cudaMemcpy(tokens, words.data(), tokens.bytes(), cudaMemcpyHostToDevice));
   const Array<uint16_t> table(50304 * shape.width), positions(1024 * shape.width),
       y(rows * shape.width);
-  figures.Memory("embedding", 2 * 3 * rows * shape.width, 70, [&] {
+  figures.Memory("embedding", 2 * 3 * rows * shape.width, [&] {
     return cuda::EmbeddingForward<uint16_t>(nullptr, shape, tokens, table, positions, y);
   });
-  figures.Memory("embedding's gradients", 2 * 4 * rows * shape.width, 10, [&] {
-    return cuda::EmbeddingBackward<uint16_t>(nullptr, shape, tokens, y, {table, positions});
+  // In float, as an engine keeps them: the sum of a token is read and written with its row.
+  const Array<float> dtable(50304 * shape.width), dpositions(1024 * shape.width);
+  figures.Memory("embedding's gradients", 12 * rows * shape.width, [&] {
+    return cuda::EmbeddingBackward<uint16_t, float>(nullptr, shape, tokens, y,
+                                                    {dtable, dpositions});
   });
 }
 
@@ -280,7 +313,7 @@ void ProductsOf(Figures& figures) {
   muster::Products& products = **made;
   const int64_t width = 768, padded = PaddedVocabulary(50257);
   const int64_t rows = RowsAtOnce(32 * 1024, padded, kLogitsAtOnce);
-  const auto time = [&](const char* name, const char* expected, const CudaProduct& p,
+  const auto time = [&](const char* name, const CudaProduct& p,
                         const std::function<LaunchError()>& then) {
     const double operations =
         2 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
@@ -288,7 +321,7 @@ void ProductsOf(Figures& figures) {
       std::printf("| %s: cuBLASLt has it not | | | | |\n", name);
       return;
     }
-    figures.Products(name, operations, expected, [&]() -> LaunchError {
+    figures.Products(name, operations, [&]() -> LaunchError {
       const absl::Status status = products.Multiply(nullptr, p);
       if (!status.ok()) Fail(std::string(status.message()));
       return then == nullptr ? nullptr : then();
@@ -301,7 +334,7 @@ void ProductsOf(Figures& figures) {
   const Array<uint16_t> x(rows * 4 * width), table(padded * width), logits(rows * padded),
       bias(4 * width), pre(rows * 4 * width), y(rows * 4 * width);
   const Array<float> dtable(padded * width);
-  time("head", "600",
+  time("head",
        bf16({.m = rows,
              .n = padded,
              .k = width,
@@ -310,7 +343,7 @@ void ProductsOf(Figures& figures) {
              .b = table,
              .c = logits}),
        nullptr);
-  time("head, input's gradient", "600",
+  time("head, input's gradient",
        bf16({.m = rows, .n = width, .k = padded, .a = logits, .b = table, .c = y}), nullptr);
   CudaProduct dw = bf16({.m = padded,
                          .n = width,
@@ -321,22 +354,25 @@ void ProductsOf(Figures& figures) {
                          .addend = dtable,
                          .c = dtable});
   dw.result = DType::kF32;
-  time("head, table's gradient", "550", dw, nullptr);
+  time("head, table's gradient", dw, nullptr);
   CudaProduct wide = bf16(
       {.m = rows, .n = 4 * width, .k = width, .transpose_b = true, .a = x, .b = table, .c = y});
-  time("width to 4 x width", "600", wide, nullptr);
+  time("width to 4 x width", wide, nullptr);
   CudaProduct fused = wide;
   fused.epilogue = Epilogue::kBiasGelu;
   fused.bias = bias;
   fused.pre = pre;
-  time("the same with bias and GELU on its way", "", fused, nullptr);
-  time("the same with bias and GELU after it", "", wide, [&] {
+  time("the same with bias and GELU on its way", fused, nullptr);
+  wide.epilogue = Epilogue::kBias;
+  wide.bias = bias;
+  wide.c = pre;
+  time("the same with the bias on its way and GELU after it", wide, [&] {
     return cuda::BiasGeluForward<uint16_t>(nullptr, {.rows = rows, .width = 4 * width},
-                                           {y, bias, pre}, y);
+                                           {pre, nullptr, nullptr}, y);
   });
 }
 
-int Run(bool device_alone) {
+int Run(const char* argument) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess || count == 0) {
@@ -346,12 +382,12 @@ int Run(bool device_alone) {
   cudaDeviceProp properties;
   Check(cudaGetDeviceProperties(&properties, 0));
   std::printf("%s, %d multiprocessors\n", properties.name, properties.multiProcessorCount);
-  if (device_alone) return 0;
+  if (argument != nullptr && std::string(argument) == "--device") return 0;
   std::printf(
       "\nIn bf16, the mean of %d runs:\n\n| kernel | ms | rate | of the copy | expected |\n",
       kRuns);
   std::printf("| --- | --- | --- | --- | --- |\n");
-  Figures figures;
+  Figures figures(argument);
   Update(figures, "124M", 124'439'808);
   Update(figures, "350M", 354'823'168);
   Update(figures, "774M", 774'030'080);
@@ -367,6 +403,4 @@ int Run(bool device_alone) {
 }  // namespace
 }  // namespace muster::kernels
 
-int main(int argc, char** argv) {
-  return muster::kernels::Run(argc > 1 && std::string(argv[1]) == "--device");
-}
+int main(int argc, char** argv) { return muster::kernels::Run(argc > 1 ? argv[1] : nullptr); }

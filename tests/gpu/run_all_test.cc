@@ -51,6 +51,10 @@ TEST(RunAll, WithoutAGpuEveryPartSaysThatItWasSkippedAndWhy) {
   const std::string make = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/gpu/make_bundle");
   const auto made = RunScript({make, bundle, MUSTER_BUILD_DIRECTORY});
   ASSERT_EQ(made.exit_code, 0) << ToString(made);
+  EXPECT_THAT(ReadFile(bundle + "/expected"),
+              ::testing::AllOf(HasSubstr("tokens|124M|cudnn|"), HasSubstr("tokens|1.5B|own|"),
+                               HasSubstr("kernel|our attention's gradient|"),
+                               HasSubstr("kernel|embedding's gradients|")));
 
   const auto ran = RunScript({bundle + "/run_all", directory.File("output")});
   EXPECT_EQ(ran.exit_code, 0) << ToString(ran);
@@ -162,6 +166,7 @@ case "$*" in
   *--layers=36*) sleep 1000 ;;
   *) echo 'device cuda: no memory for 7 bytes more, an error'; kill -ABRT $$ ;;
 esac)");
+  WriteFile(bare.root() + "/bundle/expected", "tokens|124M|cudnn|480k\ntokens|124M|own|407k\n");
   bare.Put("cuda_api_test", "echo '[  PASSED  ] 9 tests.'");
   bare.Put("cuda_kernels_gpu_test",
            "echo '[  FAILED  ] RowKernels/bf16.BiasAndGeluTogether (3 ms)'; exit 1");
@@ -196,7 +201,7 @@ case $1 in *Hangs) sleep 1000 ;; esac)");
         "after 2 s",
         "| sanitizers: kernels under memcheck | skipped | compute-sanitizer is not installed here "
         "|",
-        "| 124M | own | 32 x 1024 | 441k | 35."}) {
+        "| 124M | own | 32 x 1024 | 441k | 35.8% | 407k | 500k |"}) {
     EXPECT_THAT(results, HasSubstr(said));
   }
   EXPECT_THAT(PartsOf(results.substr(0, results.find("| GPT |"))), SizeIs(20));

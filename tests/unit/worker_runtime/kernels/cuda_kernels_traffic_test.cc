@@ -95,6 +95,40 @@ TEST_F(KernelTraffic, OfTheLossIsItsRowsOnceEachWay) {
               4, 0.05);
 }
 
+// As an engine has them: gradients of tokens that follow each other are added up in float, and
+// positions are those of one sequence here, whose sums are read and written too.
+TEST_F(KernelTraffic, OfTheEmbedding) {
+  constexpr EmbeddingShape kEmbedding = {
+      .batch = 1, .sequence = kShape.rows, .width = kShape.width};
+  std::vector<int32_t> ids(kShape.rows);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+  const KernelArray<int32_t> tokens(ids);
+  const auto table = Ones<uint16_t>(kNumbers), positions = Ones<uint16_t>(kNumbers),
+             y = Ones<uint16_t>(kNumbers);
+  const auto dtable = Ones<float>(kNumbers), dpositions = Ones<float>(kNumbers);
+  EXPECT_NEAR(BytesPerNumber(kNumbers,
+                             [&] {
+                               return cuda::EmbeddingForward<uint16_t>(nullptr, kEmbedding,
+                                                                       tokens.data(), table.data(),
+                                                                       positions.data(), y.data());
+                             }),
+              6, kOfRows);
+  EXPECT_NEAR(BytesPerNumber(kNumbers,
+                             [&] {
+                               return cuda::EmbeddingBackward<uint16_t, float>(
+                                   nullptr, kEmbedding, tokens.data(), y.data(),
+                                   {.dtoken = dtable.data(), .dposition = nullptr});
+                             }),
+              2 + 8, kOfRows);
+  EXPECT_NEAR(BytesPerNumber(kNumbers,
+                             [&] {
+                               return cuda::EmbeddingBackward<uint16_t, float>(
+                                   nullptr, kEmbedding, tokens.data(), y.data(),
+                                   {.dtoken = nullptr, .dposition = dpositions.data()});
+                             }),
+              2 + 8, kOfRows);
+}
+
 TEST_F(KernelTraffic, OfTheUpdate) {
   constexpr int64_t kCount = 8192;
   const auto value = Ones<uint16_t>(kCount);

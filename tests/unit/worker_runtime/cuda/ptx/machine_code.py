@@ -15,7 +15,7 @@ Columns: registers of a thread; bytes of spills and other local memory; bytes of
 the launch asks for or that are the kernel's own; blocks that a multiprocessor holds and the share
 of its threads that they are; widths in bits of loads from and stores to global memory; loads from
 shared memory by number of 16 bits wide ones and of whole matrices (ldmatrix); products by tensor
-cores; instructions.
+cores; instructions, and those of them in the longest loop.
 """
 import difflib
 import glob
@@ -96,6 +96,16 @@ def widths(opcodes, prefix):
     return ' '.join(f'{count}x{bits}' for bits, count in sorted(counts.items())) or '-'
 
 
+def longest_loop(lines):
+    """Instructions from the target of a branch back to that branch."""
+    longest = 0
+    for at, line in lines:
+        found = re.search(r'\bBRA\b.*(0x[0-9a-f]+)\s*$', line)
+        if found and int(found[1], 16) < at:
+            longest = max(longest, sum(int(found[1], 16) <= other <= at for other, _ in lines))
+    return longest
+
+
 def rows_of(cuobjdump, path):
     source = os.path.basename(path).split('.')[0]
     usage = said(cuobjdump, '-res-usage', path)
@@ -114,8 +124,8 @@ def rows_of(cuobjdump, path):
         elif found := re.match(r'\s*Function : (\S+)', line):
             name = found[1]
             code[arch, name] = []
-        elif found := re.match(r'\s*/\*[0-9a-f]{4,}\*/\s+(.*?);', line):
-            code[arch, name].append(found[1])
+        elif found := re.match(r'\s*/\*([0-9a-f]{4,})\*/\s+(.*?);', line):
+            code[arch, name].append((int(found[1], 16), found[2]))
     demangled = subprocess.run(['c++filt'], input='\n'.join(name for _, name in code), check=True,
                                capture_output=True, text=True).stdout.splitlines()
     for ((arch, name), lines), full in zip(code.items(), demangled):
@@ -128,16 +138,17 @@ def rows_of(cuobjdump, path):
         per_block = -(-registers * 32 // 256) * 256 * (threads // 32)
         blocks = min(BLOCKS[arch], THREADS[arch] // threads, REGISTERS // per_block,
                      SHARED[arch] * 1024 // (own + 1024))
-        opcodes = [re.sub(r'^@!?U?P\w+ ', '', line).split()[0] for line in lines]
+        opcodes = [re.sub(r'^@!?U?P\w+ ', '', line).split()[0] for _, line in lines]
         yield (source, kernel, f'sm_{arch}', registers, stack + local, own,
                f'{blocks} ({100 * blocks * threads // THREADS[arch]} %)', widths(opcodes, 'LDG'),
                widths(opcodes, 'STG'), sum(x.startswith('LDS.U16') for x in opcodes),
                sum(x.startswith('LDSM') for x in opcodes),
-               sum(x.startswith('HMMA') for x in opcodes), sum(x != 'NOP' for x in opcodes))
+               sum(x.startswith('HMMA') for x in opcodes), sum(x != 'NOP' for x in opcodes),
+               longest_loop(lines))
 
 
 HEAD = ('file', 'kernel', 'for', 'registers', 'spills', 'shared', 'blocks', 'loads', 'stores',
-        'u16', 'matrices', 'products', 'instructions')
+        'u16', 'matrices', 'products', 'instructions', 'loop')
 
 
 def nvcc():
@@ -200,6 +211,14 @@ def main():
         with open(golden, 'w', encoding='utf-8') as file:
             file.writelines(text_of(version, others + rows))
         return
+    kernels = {}  # by architecture, as a set
+    for row in expected:
+        kernels.setdefault(row[2], set()).add((row[0], row[1]))
+    stale = [name for name, of in kernels.items() if of != kernels[expected[0][2]]]
+    if stale:
+        print(f'the rows of {expected[0][2]} and of {", ".join(stale)} are of different kernels; '
+              f'{sys.argv[0]} --rewrite --architectures=… {golden} writes them')
+        sys.exit(1)
     difference = list(difflib.unified_diff(text_of(version, expected),
                                            text_of(version, others + rows), 'machine_code.txt',
                                            'this build'))
