@@ -383,7 +383,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> CallCommunicator::Split(std::optio
   std::stable_sort(members.begin(), members.end(),
                    [&all](int a, int b) { return all[2 * a + 1] < all[2 * b + 1]; });
   Membership child = membership_;
-  child.backend.clear();
+  child.backend = {};
   child.group = name.empty() ? absl::StrCat(group(), ".", *color) : std::move(name);
   child.size = static_cast<int>(members.size());
   child.rank =

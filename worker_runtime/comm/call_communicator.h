@@ -18,6 +18,7 @@
 #include "muster/communicator.h"
 #include "proto/base/mutex.h"
 #include "worker_runtime/comm/abort_switch.h"
+#include "worker_runtime/comm/agreed_backend.h"
 #include "worker_runtime/comm/captured_calls.h"
 #include "worker_runtime/comm/completion.h"
 #include "worker_runtime/comm/launch_order.h"
@@ -50,7 +51,7 @@ struct Membership {
   std::shared_ptr<AbortSwitch> abort_switch;
   // Another may be made from it once it has failed (RemakeCommunicator): it keeps what that needs.
   bool may_be_remade = false;
-  std::string backend;  // by the registry's names; empty: it was made otherwise, by Split for one
+  AgreedBackend backend;
 };
 
 // One checked call. Its buffers hold operation.count elements per block.
@@ -83,7 +84,9 @@ class CallCommunicator : public Communicator {
   int rank() const final { return membership_.rank; }
   int size() const final { return membership_.size; }
   const std::string& group() const final { return membership_.group; }
-  const std::string& backend() const { return membership_.backend; }
+  std::string backend() const final { return membership_.backend.name; }
+  const AgreedBackend& agreed_backend() const { return membership_.backend; }
+  std::string notes() const override { return membership_.backend.note; }
 
   Work AllReduce(Buffer buffer, ReduceOptions options) final;
   Work ReduceScatter(ConstBuffer input, Buffer output, ReduceOptions options) final;

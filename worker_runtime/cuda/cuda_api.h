@@ -33,6 +33,8 @@ struct CudaGraph {
 enum class CopyDirection { kToDevice, kToHost, kWithinDevice };
 
 struct CudaProperties {
+  int number = 0;    // as OpenCuda's
+  std::string uuid;  // as GpuIdentity's
   std::string name;  // "NVIDIA H200"
   int major = 0;     // of the compute capability
   int minor = 0;

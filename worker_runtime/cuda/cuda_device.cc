@@ -95,6 +95,12 @@ absl::Status CudaDevice::Begin() {
   return cuda().SynchronizeStream(streams_[0]);
 }
 
+std::optional<GpuIdentity> CudaDevice::gpu() const {
+  const auto properties = cuda().Properties();
+  if (!properties.ok()) return std::nullopt;
+  return GpuIdentity{.number = properties->number, .uuid = properties->uuid};
+}
+
 std::optional<DeviceMemory> CudaDevice::memory() const {
   const auto memory = cuda().MemoryInfo();
   if (!memory.ok()) return std::nullopt;

@@ -38,6 +38,7 @@ class CudaDevice final : public Device {
   bool has_elements() const override { return true; }
   bool ComputesIn(DType dtype) const override { return CudaComputesIn(dtype); }
   const Operations& operations(DType dtype) const override { return parts_.operations(dtype); }
+  std::optional<GpuIdentity> gpu() const override;
   std::optional<DeviceMemory> memory() const override;
   void* TakeMemory(size_t bytes) const override;
   void GiveMemory(void* memory) const override;

@@ -1,4 +1,5 @@
 // CUDA's runtime, linked statically: a program that has it starts on machines without a driver.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <memory>
@@ -7,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "muster/cuda_device.h"
@@ -53,6 +55,33 @@ cudaMemcpyKind KindOf(CopyDirection direction) {
   return cudaMemcpyDefault;
 }
 
+// As nvidia-smi writes it.
+std::string ToString(const CUuuid& uuid) {
+  const std::string hex = absl::BytesToHexString(absl::string_view(uuid.bytes, sizeof(uuid.bytes)));
+  const auto part = [&hex](size_t from, size_t digits) { return hex.substr(from, digits); };
+  return absl::StrCat("GPU-", part(0, 8), "-", part(8, 4), "-", part(12, 4), "-", part(16, 4), "-",
+                      part(20, 12));
+}
+
+// The UUID of the GPU. CUDA's properties may have that of an instance of MIG, as the driver's
+// function has since CUDA 11.4; its first version, which NCCL asks too, has the GPU's. Source: CUDA
+// Driver API, "Device Management"; NVIDIA/nccl issue 1716.
+std::string UuidOf(int device, const cudaDeviceProp& properties) {
+  constexpr unsigned kSince = 9020;
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuDeviceGetUuid", &found, kSince,
+                                                             cudaEnableDefault, &result);
+  if (error != cudaSuccess) cudaGetLastError();
+  if (error != cudaSuccess || result != cudaDriverEntryPointSuccess) {
+    return ToString(properties.uuid);
+  }
+  CUuuid uuid = properties.uuid;
+  // The runtime numbers devices as the driver does.
+  reinterpret_cast<CUresult (*)(CUuuid*, CUdevice)>(found)(&uuid, device);
+  return ToString(uuid);
+}
+
 class RealCudaApi final : public CudaApi {
  public:
   explicit RealCudaApi(int device) : device_(device) {}
@@ -63,7 +92,9 @@ class RealCudaApi final : public CudaApi {
   absl::StatusOr<CudaProperties> Properties() override {
     cudaDeviceProp properties;
     MUSTER_CUDA_RETURN_IF_ERROR(cudaGetDeviceProperties(&properties, device_));
-    return CudaProperties{.name = properties.name,
+    return CudaProperties{.number = device_,
+                          .uuid = UuidOf(device_, properties),
+                          .name = properties.name,
                           .major = properties.major,
                           .minor = properties.minor,
                           .num_multiprocessors = properties.multiProcessorCount,

@@ -20,6 +20,13 @@ namespace {
 
 constexpr absl::Duration kAgentTime = absl::Seconds(30);
 
+// What lets NCCL have two ranks on one GPU: hosts that differ by name, or leave (2.30 and newer).
+bool NcclIsToldOfSharedGpus(const std::map<std::string, std::string>& environment) {
+  const std::string may_share = VariableOrEmpty(environment, "NCCL_MULTI_RANK_GPU_ENABLE");
+  return !VariableOrEmpty(environment, "NCCL_HOSTID").empty() ||
+         (!may_share.empty() && may_share != "0");
+}
+
 }  // namespace
 
 struct Runtime::State {
@@ -27,6 +34,7 @@ struct Runtime::State {
   WorkerEnv env;
   std::string gloo_interfaces;
   std::string nccl_interfaces;
+  bool nccl_tells_gpus_apart = false;
   std::shared_ptr<Store> store;                     // communicators hold it too
   std::shared_ptr<AgentClient> agent;               // the store, where there is an agent
   std::shared_ptr<comm::OperationRing> operations;  // communicators write it too
@@ -59,6 +67,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::FromEnvironment(
   };
   state->gloo_interfaces = text_of("GLOO_SOCKET_IFNAME");
   state->nccl_interfaces = text_of("NCCL_SOCKET_IFNAME");
+  state->nccl_tells_gpus_apart = NcclIsToldOfSharedGpus(environment);
   if (env.board.empty()) {
     state->operations = std::make_shared<comm::OperationRing>();
   } else {
@@ -119,14 +128,16 @@ comm::BackendRequest Runtime::State::NewRequest(const std::string& group,
   request.gloo_interfaces = gloo_interfaces;
   request.nccl_interfaces = nccl_interfaces;
   request.local_rank = env.local_rank.value();
+  if (options.device != nullptr) request.gpu = options.device->gpu();
+  request.membership.options.device = nullptr;  // it may end before the communicator
+  request.nccl_tells_gpus_apart = nccl_tells_gpus_apart;
   request.others_may_have_former = env.restart_count > 0;
   return request;
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Runtime::MakeCommunicator(
     const std::string& group, const std::string& backend, CommunicatorOptions options) {
-  return comm::MakeCommunicator(backend.empty() ? "gloo" : backend,
-                                state_->NewRequest(group, options));
+  return comm::MakeCommunicator(backend, state_->NewRequest(group, options));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Runtime::RemakeCommunicator(

@@ -80,7 +80,7 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
       {.name = "backend",
        .value_name = "NAME",
        .help = absl::StrCat("communication back end: gloo, nccl, or auto for nccl where each "
-                            "worker of the job has a GPU (",
+                            "worker of the job has a GPU of its own (",
                             out.backend, ")"),
        .read = Into(ParseName, out.backend)},
       {.name = "capture_steps",
@@ -214,11 +214,6 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
             "--num_layers, --num_heads and --hidden_size, or the name of a gpt2"));
   }
   return command;
-}
-
-std::string BackendFor(const TrainOptions& options, int num_gpus, int local_size) {
-  if (options.backend != "auto") return options.backend;
-  return options.plan.device != "cpu" && num_gpus >= local_size ? "nccl" : "gloo";
 }
 
 absl::Status CheckCapture(const TrainOptions& options, int size, bool communicators_capture) {

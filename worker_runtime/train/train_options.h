@@ -17,11 +17,14 @@
 
 namespace muster::train {
 
+// The ranks agree on a back end (Runtime::MakeCommunicator).
+inline constexpr char kAutoBackend[] = "auto";
+
 struct TrainOptions {
   plan::PlanOptions plan;
 
   std::vector<std::string> data;  // empty: DefaultTexts()
-  std::string backend = "auto";
+  std::string backend = kAutoBackend;
   // Steps as CUDA graphs; nothing: as the engine does it (Engine::CaptureSteps).
   std::optional<bool> capture_steps;
   bool register_buffers = false;  // Engine::RegisterBuffers
@@ -62,10 +65,6 @@ std::string TrainHelp(const std::vector<std::string>& args);
 //         plan::AddConfigFiles'.
 absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args,
                                                const plan::ConfigView& files = {});
-
-// The backend to use: for --backend=auto the best one on this node, otherwise the requested one.
-// Workers that share a GPU exchange through host memory, because NCCL has one rank for each GPU.
-std::string BackendFor(const TrainOptions& options, int num_gpus, int local_size);
 
 // Whether `size` ranks, whose communicators capture calls or not, can do what --capture_steps asks
 // for.

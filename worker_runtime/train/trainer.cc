@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "muster/agreement.h"
 #include "muster/cuda_device.h"
@@ -16,7 +15,6 @@
 #include "worker_runtime/advice/cheapest_fit.h"
 #include "worker_runtime/advice/plan_job.h"
 #include "worker_runtime/plan/batch_equation.h"
-#include "worker_runtime/train/agreed_backend.h"
 #include "worker_runtime/train/figures.h"
 #include "worker_runtime/train/files.h"
 #include "worker_runtime/train/machine.h"
@@ -126,6 +124,7 @@ bool Trainer::needs_others() const {
 absl::Status Trainer::SetUp() {
   MUSTER_RETURN_IF_ERROR(CheckAlone());
   MUSTER_ASSIGN_OR_RETURN(world_, MakeWorld());
+  options_.backend = world_->backend();
   MUSTER_RETURN_IF_ERROR(BuildTogether());
   MUSTER_RETURN_IF_ERROR(StartReading());
   ++so_far_.rounds;
@@ -134,28 +133,18 @@ absl::Status Trainer::SetUp() {
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Trainer::MakeWorld() {
+  const CommunicatorOptions options = {.device = so_far_.device.get()};
   if (so_far_.former_world != nullptr) {
-    return runtime_.RemakeCommunicator(std::move(so_far_.former_world));
+    return runtime_.RemakeCommunicator(std::move(so_far_.former_world), options);
   }
-  return runtime_.MakeCommunicator("world", options_.backend);
-}
-
-absl::Status Trainer::AgreeOnBackend(int num_gpus) {
-  const OwnBackend own = {.rank = runtime_.rank(),
-                          .size = runtime_.size(),
-                          .name = BackendFor(options_, num_gpus, runtime_.local_size()),
-                          .follows = options_.backend == "auto" && options_.plan.device != "cpu"};
-  MUSTER_ASSIGN_OR_RETURN(options_.backend,
-                          train::AgreeOnBackend(runtime_.store(), own,
-                                                MonoNow() + CommunicatorOptions().connect_timeout));
-  return absl::OkStatus();
+  return runtime_.MakeCommunicator(
+      "world", options_.backend == kAutoBackend ? "" : options_.backend, options);
 }
 
 // Workers beyond the number of GPUs share them.
 absl::Status Trainer::OpenDevice() {
-  if (options_.plan.device == "cpu") return AgreeOnBackend(0);
+  if (options_.plan.device == "cpu") return absl::OkStatus();
   MUSTER_ASSIGN_OR_RETURN(const int num_gpus, CountCudaDevices());
-  MUSTER_RETURN_IF_ERROR(AgreeOnBackend(num_gpus));
   const int number = num_gpus == 0 ? 0 : runtime_.local_rank() % num_gpus;
   if (so_far_.device != nullptr && so_far_.device_number == number) return absl::OkStatus();
   so_far_.former_world.reset();
@@ -384,14 +373,6 @@ absl::Status Trainer::CheckResumedModel(const std::string& directory,
                    " there and ", config_.heads, " here"));
 }
 
-std::string Trainer::DeviceNotes() const {
-  std::vector<std::string> notes;
-  if (so_far_.device != nullptr) notes.push_back(so_far_.device->notes());
-  notes.push_back(world_->notes());
-  notes.erase(std::remove(notes.begin(), notes.end(), ""), notes.end());
-  return absl::StrJoin(notes, "; ");
-}
-
 absl::Status Trainer::CheckResumedBase(const std::map<std::string, std::string>& metadata) const {
   const auto found = metadata.find(kBase);
   if (found == metadata.end() || found->second == base_) return absl::OkStatus();
@@ -431,8 +412,9 @@ void Trainer::PrintStart() const {
                      .data = so_far_.data.tokens->Describe(),
                      .kernels = so_far_.device == nullptr ? InstructionSet() : "cuda",
                      .products = so_far_.device == nullptr ? DType::kF32 : options_.plan.dtype,
-                     .device_notes = DeviceNotes(),
+                     .device_notes = so_far_.device == nullptr ? "" : so_far_.device->notes(),
                      .backend = options_.backend,
+                     .exchange_notes = world_->notes(),
                      .adapters = DescribeAdapters(),
                      .resumed = resumed_}));
   if (engine_->step() >= options_.plan.steps) {

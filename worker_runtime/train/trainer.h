@@ -53,8 +53,6 @@ class Trainer {
   absl::Status CheckAlone();
   // The GPU of this worker, where that is wanted.
   absl::Status OpenDevice();
-  // Sets the back end that all ranks can use, where none was asked for.
-  absl::Status AgreeOnBackend(int num_gpus);
   // Whether a step fits the least memory that any rank has, and which way of reducing gradients
   // does.
   absl::Status FitMemory();
@@ -78,8 +76,6 @@ class Trainer {
                                  const std::map<std::string, std::string>& metadata) const;
   // Whether adapters were trained over the same model.
   absl::Status CheckResumedBase(const std::map<std::string, std::string>& metadata) const;
-  // Which libraries compute and communicate on a GPU; empty on the host.
-  std::string DeviceNotes() const;
   void PrintStart() const;
   std::string DescribeAdapters() const;
 
@@ -111,7 +107,7 @@ class Trainer {
 
   // Constant after construction.
   Runtime& runtime_;
-  TrainOptions options_;
+  TrainOptions options_;  // --backend is what it has become, once there is a world
   GptConfig config_;
   const Console console_;
   std::string resumed_;  // where from, for people

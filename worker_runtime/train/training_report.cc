@@ -116,6 +116,7 @@ std::string DescribeStart(const StartFacts& facts) {
       Line("runs on", absl::StrCat(facts.kernels, " kernels, ", facts.backend, " communicator")));
   if (!facts.adapters.empty()) absl::StrAppend(&text, Line("adapters", facts.adapters));
   if (!facts.device_notes.empty()) absl::StrAppend(&text, Line("device", facts.device_notes));
+  if (!facts.exchange_notes.empty()) absl::StrAppend(&text, Line("exchange", facts.exchange_notes));
   if (!facts.resumed.empty()) absl::StrAppend(&text, Line("resumed", facts.resumed));
   return text;
 }

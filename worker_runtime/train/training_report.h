@@ -27,8 +27,9 @@ struct StartFacts {
   DType products = DType::kF32;  // the narrowest type that the device multiplies in
   std::string device_notes;      // Device::notes
   std::string backend;
-  std::string adapters;  // empty: there are none
-  std::string resumed;   // the checkpoint; empty: none
+  std::string exchange_notes;  // Communicator::notes
+  std::string adapters;        // empty: there are none
+  std::string resumed;         // the checkpoint; empty: none
 };
 
 // A few lines, each ending with \n.

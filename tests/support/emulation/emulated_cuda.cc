@@ -105,7 +105,8 @@ bool EmulatedCuda::Holds(const void* memory, size_t bytes) {
 }
 
 absl::StatusOr<CudaProperties> EmulatedCuda::Properties() {
-  return CudaProperties{.name = "an emulated GPU",
+  return CudaProperties{.uuid = options_.uuid,
+                        .name = "an emulated GPU",
                         .major = 9,
                         .minor = 0,
                         .num_multiprocessors = 1,

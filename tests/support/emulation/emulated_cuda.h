@@ -39,6 +39,7 @@ class EmulatedCuda final : public CudaApi {
   struct Options {
     uint64_t seed = 1;
     size_t memory_bytes = size_t{1} << 30;
+    std::string uuid = "GPU-00000000-0000-4000-8000-000000000001";
     // Fewer pieces of work than that happen to run when somebody asks whether something has.
     size_t work_per_question = 4;
   };

@@ -8,7 +8,7 @@
 #include "worker_runtime/comm/diagnosis.h"
 #include "worker_runtime/comm/gloo/collective_diagnosis.h"
 #include "worker_runtime/comm/gloo/gloo_collectives.h"
-#include "worker_runtime/comm/gloo/meeting.h"
+#include "worker_runtime/comm/meeting.h"
 #include "worker_runtime/comm/solo_communicator.h"
 
 namespace muster::comm {

@@ -6,8 +6,8 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/comm/backend.h"
 #include "worker_runtime/comm/diagnosis.h"
-#include "worker_runtime/comm/gloo/meeting.h"
 #include "worker_runtime/comm/interface_choice.h"
+#include "worker_runtime/comm/meeting.h"
 #include "worker_runtime/comm/nccl/nccl_backend.h"
 #include "worker_runtime/comm/nccl/nccl_registration.h"
 #include "worker_runtime/comm/nccl/nccl_remake.h"
@@ -24,12 +24,14 @@ absl::Status ForRank(const Membership& membership, const absl::Status& status) {
                                    membership.group, ": ", status.message()));
 }
 
-// A process keeps its GPU, whatever its local rank has become: what it has there is of use only
-// there.
+// A process that names no GPU keeps its own, whatever its local rank has become: what it has there
+// is of use only there.
 absl::StatusOr<NcclContext> MakeContext(const BackendRequest& request,
                                         const NcclCommunicator* former) {
   NcclContext context{.store = request.store};
-  if (former != nullptr) {
+  if (request.gpu.has_value()) {
+    context.device = request.gpu->number;
+  } else if (former != nullptr) {
     context.device = former->context().device;
   } else {
     MUSTER_ASSIGN_OR_RETURN(context.device, ChooseDevice(request.local_rank));
@@ -64,7 +66,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> MakeNcclCommunicator(BackendReques
   absl::StatusOr<NcclContext> context = MakeContext(request, former);
   if (!context.ok()) return ForRank(request.membership, context.status());
   const DeviceGuard guard(context->device);
-  std::unique_ptr<NcclRanks> left = former == nullptr ? nullptr : former->GiveUp();
+  const bool stays = former != nullptr && former->context().device == context->device;
+  std::unique_ptr<NcclRanks> left = stays ? former->GiveUp() : nullptr;
   request.former.reset();
   const Membership& membership = request.membership;
   if (membership.size > 1 && (left != nullptr || request.others_may_have_former)) {

@@ -70,6 +70,10 @@ struct CommunicatorOptions {
   absl::Duration connect_timeout = absl::Minutes(2);  // until all ranks have come together
   // gloo: ranks of one machine exchange data through memory that both map.
   bool shared_memory = true;
+  // Whose memory the buffers of most calls are in; null: the host's. A GPU is the one that nccl
+  // works on, and by it a back end is chosen where none is named (Runtime::MakeCommunicator). It is
+  // looked at while the communicator is made, and not afterwards.
+  const Device* device = nullptr;
 };
 
 // Work of a device that was captured with the calls in it (Communicator::BeginCapture). The
@@ -108,6 +112,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const std::string& group() const = 0;
+  // What carries the data: "gloo", "nccl" or "loopback". Empty for groups made by Split.
+  virtual std::string backend() const { return ""; }
 
   // Every rank's `buffer` becomes the reduction of all of them.
   //
@@ -209,7 +215,8 @@ class Communicator {
   // nccl, which does not tell.
   virtual int64_t bytes_reserved() const { return 0; }
 
-  // Notes on the library that carries the data, for a log; may be empty.
+  // Notes on what carries the data, for a log: which library, or why it is gloo where ranks with
+  // GPUs named no back end; may be empty.
   virtual std::string notes() const { return ""; }
 
   // Ends the communicator on every rank: all waiters get kAborted with `reason` within a second.

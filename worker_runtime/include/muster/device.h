@@ -50,6 +50,12 @@ class CapturedWork {
   virtual void PutOn(Queue& queue) const = 0;
 };
 
+// Which GPU a device is.
+struct GpuIdentity {
+  int number = 0;    // in this process, as muster/cuda_device.h counts them
+  std::string uuid;  // "GPU-…", the same in all processes; of an instance of MIG that of its GPU
+};
+
 struct DeviceMemory {
   int64_t free_bytes = 0;  // at this moment; other processes may use the device too
   int64_t total_bytes = 0;
@@ -74,6 +80,8 @@ class Device {
   // Ends the process for a type that the device does not compute in.
   virtual const Operations& operations(DType dtype) const = 0;
 
+  // Nothing: it is no GPU.
+  virtual std::optional<GpuIdentity> gpu() const { return std::nullopt; }
   // The device's own memory; nothing if it is the host's, or unknown.
   virtual std::optional<DeviceMemory> memory() const { return std::nullopt; }
   // Memory for elements, aligned to TensorPool::kAlignment. Ends the process, which says how much

@@ -49,25 +49,33 @@ class Runtime {
   // A communicator of all ranks. Every rank calls it with the same arguments, in the same order for
   // each group name; it waits for the others, at most options.connect_timeout.
   //
-  // `backend` is "gloo", "nccl" or "loopback" (one rank only); empty: gloo.
+  // `backend` is "gloo", "nccl" or "loopback" (one rank only). Empty: the ranks agree on nccl where
+  // each of them passes a GPU (options.device), none the same as another's, and has NCCL; else on
+  // gloo, as in a program that computes on the host. Communicator::backend and notes say which it
+  // is, and why. One rank alone needs no library.
+  //
+  // Two ranks with the same GPU cannot have nccl, which instances of MIG on one GPU cannot either.
+  // A name asks NCCL alone where NCCL_HOSTID or NCCL_MULTI_RANK_GPU_ENABLE is set.
+  //
   // Errors: kInvalidArgument: no such backend; the network interface named in the environment
-  //         (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) is absent or unusable; more ranks than
-  //         GPUs. kUnimplemented: this build lacks the backend. kDeadlineExceeded, kUnavailable:
-  //         names the ranks that did not come, or what this machine lacks.
+  //         (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME) is absent or unusable; nccl for ranks that
+  //         share a GPU, with their names. kUnimplemented: this build lacks the backend.
+  //         kDeadlineExceeded, kUnavailable: names the ranks that did not come, or what this
+  //         machine lacks.
   absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(const std::string& group,
                                                                  const std::string& backend = "",
                                                                  CommunicatorOptions options = {});
 
-  // Like MakeCommunicator, with the group and the backend of `former`: a communicator of all ranks
-  // of an earlier round, which has failed or is given up. In every case `former` ends here, and
-  // calls in flight get kAborted. Ranks without a former communicator call MakeCommunicator at the
-  // same place.
+  // Like MakeCommunicator, with the group and the backend that `former` was asked for (where none
+  // was named, the ranks agree again): a communicator of all ranks of an earlier round, which has
+  // failed or is given up. In every case `former` ends here, and calls in flight get kAborted.
+  // Ranks without a former communicator call MakeCommunicator at the same place.
   //
   // If all ranks were in `former`, in the same order, and only some of its ranks are gone, the
   // backend may derive the new communicator from it (nccl, by ncclCommShrink, if `former` was made
   // after SurviveRounds). Otherwise, or if that fails, it makes a fresh one. All ranks take the
   // same way, and the result is the same. Work captured with `former` (CapturedCalls) is lost. With
-  // nccl the process keeps its GPU, whatever its local rank is now.
+  // nccl a process that passes no device keeps its GPU, whatever its local rank is now.
   //
   // Errors: those of MakeCommunicator; kInvalidArgument: `former` is null, or was made by Split.
   absl::StatusOr<std::unique_ptr<Communicator>> RemakeCommunicator(

@@ -81,6 +81,9 @@ TEST_P(CudaApiContract, SaysWhatTheDeviceIs) {
   ASSERT_THAT(properties, IsOk());
   EXPECT_FALSE(properties->name.empty());
   EXPECT_GT(properties->num_multiprocessors, 0);
+  EXPECT_EQ(properties->number, 0);
+  EXPECT_THAT(properties->uuid,
+              ::testing::MatchesRegex("GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"));
   const auto memory = cuda_->MemoryInfo();
   ASSERT_THAT(memory, IsOk());
   EXPECT_GT(memory->free_bytes, 0u);

@@ -66,6 +66,18 @@ struct Watched {
   std::unique_ptr<Device> device;
 };
 
+TEST(CudaDevice, SaysWhichGpuItIs) {
+  const auto device = MakeCudaDevice(
+      {.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{.uuid = "GPU-a"}),
+       .products = std::make_unique<EmulatedProducts>(),
+       .operations = &CudaOperations});
+  ASSERT_THAT(device, IsOk());
+  ASSERT_TRUE((*device)->gpu().has_value());
+  EXPECT_EQ((*device)->gpu()->uuid, "GPU-a");
+  EXPECT_EQ((*device)->gpu()->number, 0);
+  EXPECT_FALSE(Device::Meta().gpu().has_value());
+}
+
 TEST(CudaCapability, IsMetByCodeOfItsGenerationOrByTextThatTheDriverCompiles) {
   const auto check = [](int major, int minor, absl::string_view architectures) {
     return CheckCapability({.name = "a GPU", .major = major, .minor = minor}, architectures);

@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -25,6 +28,7 @@ using ::muster::testing::IsOk;
 using ::muster::testing::IsOkAndHolds;
 using ::muster::testing::StatusIs;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
@@ -36,6 +40,7 @@ TEST(Runtime, IsOneRankOfOneWithoutALauncher) {
   EXPECT_EQ((*runtime)->size(), 1);
   auto world = (*runtime)->MakeCommunicator("world");
   ASSERT_THAT(world, IsOk());
+  EXPECT_EQ((*world)->backend(), "gloo");
   std::vector<float> data = {1, 2, 3};
   EXPECT_THAT((*world)->AllReduce(BufferOf(data)).Wait(), IsOk());
   EXPECT_THAT(data, ::testing::ElementsAre(1, 2, 3));
@@ -133,6 +138,79 @@ TEST(Runtime, JoinsTheRanksOfAJobOverGloo) {
         EXPECT_THAT((*communicator)->Barrier().Wait(), IsOk());
       }
       EXPECT_THAT((*runtime)->Finish(77), IsOk());
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+// A GPU by its name alone.
+class NamedGpu final : public Device {
+ public:
+  explicit NamedGpu(std::string uuid) : uuid_(std::move(uuid)) {}
+  absl::string_view name() const override { return "named"; }
+  bool has_elements() const override { return false; }
+  const Operations& operations(DType) const override { std::abort(); }
+  const Device& meta() const override { return *this; }
+  std::optional<GpuIdentity> gpu() const override { return GpuIdentity{.uuid = uuid_}; }
+
+ private:
+  const std::string uuid_;
+};
+
+// As eight workers with one visible GPU each, if somebody gives two of them the same.
+TEST(Runtime, AgreesOnGlooForRanksThatShareAGpuAndSaysWhy) {
+  FakeAgent agent(Round(2));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&agent, rank] {
+      auto runtime = Runtime::FromEnvironment(agent.EnvironmentOf(rank, 3));
+      ASSERT_THAT(runtime, IsOk());
+      const NamedGpu gpu(rank == 0 ? "GPU-a" : "GPU-b");
+      auto world = (*runtime)->MakeCommunicator("world", "", {.device = &gpu});
+      ASSERT_THAT(world, IsOk());
+      EXPECT_EQ((*world)->backend(), "gloo");
+      EXPECT_THAT((*world)->notes(),
+                  AnyOf(HasSubstr("ranks 1 and 2 of 3 share GPU-b"), HasSubstr("has no NCCL")));
+      EXPECT_THAT((*world)->Barrier().Wait(), IsOk());
+      auto part = (*world)->Split(0, rank);
+      ASSERT_THAT(part, IsOk());
+      EXPECT_EQ((*part)->notes(), "");
+      EXPECT_THAT((*part)->Barrier().Wait(), IsOk());
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(Runtime, AgreesOnGlooWhereOneRankComputesOnTheHost) {
+  FakeAgent agent(Round(2));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&agent, rank] {
+      auto runtime = Runtime::FromEnvironment(agent.EnvironmentOf(rank, 2));
+      ASSERT_THAT(runtime, IsOk());
+      const NamedGpu gpu("GPU-a");
+      auto world =
+          (*runtime)->MakeCommunicator("world", "", {.device = rank == 0 ? &gpu : nullptr});
+      ASSERT_THAT(world, IsOk());
+      EXPECT_EQ((*world)->backend(), "gloo");
+      EXPECT_THAT((*world)->Barrier().Wait(), IsOk());
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(Runtime, RefusesNcclByNameToRanksThatShareAGpu) {
+  FakeAgent agent(Round(2));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&agent, rank] {
+      auto runtime = Runtime::FromEnvironment(agent.EnvironmentOf(rank, 2));
+      ASSERT_THAT(runtime, IsOk());
+      const NamedGpu gpu("GPU-a");
+      const CommunicatorOptions options = {.connect_timeout = absl::Seconds(30), .device = &gpu};
+      EXPECT_THAT((*runtime)->MakeCommunicator("world", "nccl", options).status().message(),
+                  AnyOf(HasSubstr("ranks 0 and 1 of 2 share GPU-a"),
+                        HasSubstr("linked without NCCL"), HasSubstr("NCCL library")));
     });
   }
   for (std::thread& rank : ranks) rank.join();

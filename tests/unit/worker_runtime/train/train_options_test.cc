@@ -91,16 +91,6 @@ TEST(ParseTrainCommand, RegistersBuffersOnlyOfGpusWithNcclAndOnlyIfAsked) {
   }
 }
 
-TEST(BackendFor, IsNcclWhereEachWorkerHasAGpuAndNothingElseWasAskedFor) {
-  const TrainOptions on_gpus = Parsed({"--device=cuda"});
-  EXPECT_EQ(BackendFor(on_gpus, 8, 8), "nccl");
-  EXPECT_EQ(BackendFor(on_gpus, 1, 1), "nccl");
-  EXPECT_EQ(BackendFor(on_gpus, 1, 2), "gloo");
-  EXPECT_EQ(BackendFor(Parsed({}), 8, 8), "gloo");
-  EXPECT_EQ(BackendFor(Parsed({"--device=cuda", "--backend=gloo"}), 8, 8), "gloo");
-  EXPECT_EQ(BackendFor(Parsed({"--backend=nccl"}), 0, 1), "nccl");
-}
-
 TEST(ParseTrainCommand, WarnsOfTheHangOfRegisteredBuffersWhereTheyAreOffered) {
   const auto command = ParseTrainCommand({"--help"});
   ASSERT_THAT(command, IsOk());

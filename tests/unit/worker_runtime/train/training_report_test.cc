@@ -59,6 +59,13 @@ TEST(DescribeStart, SaysWhatIsToBeKnownOfTheDevice) {
   EXPECT_THAT(DescribeStart(facts), HasSubstr("  device   attention by cuDNN 9.19.0\n"));
 }
 
+TEST(DescribeStart, SaysWhyItIsNotNccl) {
+  StartFacts facts = Facts();
+  EXPECT_THAT(DescribeStart(facts), Not(HasSubstr("exchange")));
+  facts.exchange_notes = "gloo instead of nccl: ranks 0 and 1 of 2 share GPU-a";
+  EXPECT_THAT(DescribeStart(facts), HasSubstr("  exchange gloo instead of nccl: ranks 0 and 1"));
+}
+
 TEST(DescribeRound, NamesTheRankWhoseStateItIs) {
   EXPECT_EQ(DescribeRound({.round = 2, .size = 3, .step = 17, .from_rank = 1}),
             "round 2: goes on after step 17 with 3 ranks (rank 1's state)\n");

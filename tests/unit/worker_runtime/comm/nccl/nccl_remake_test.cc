@@ -14,7 +14,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/comm/nccl/fake_nccl.h"
 #include "worker_runtime/comm/failure_cell.h"
-#include "worker_runtime/comm/gloo/meeting.h"
+#include "worker_runtime/comm/meeting.h"
 #include "worker_runtime/comm/memory_store.h"
 
 namespace muster::comm {
