@@ -8,7 +8,7 @@
 namespace muster::testing {
 
 std::unique_ptr<Device> OpenDevice(uint64_t, std::string& why) {
-  auto device = OpenCudaDevice(0);
+  auto device = OpenCudaDevice(0, {.attention = CudaAttention::kOwn});
   why = std::string(device.status().message());
   return device.ok() ? *std::move(device) : nullptr;
 }

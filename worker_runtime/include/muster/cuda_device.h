@@ -29,7 +29,7 @@ inline constexpr int64_t kCudaWorkspaceBytes = int64_t{32} << 20;
 inline constexpr int64_t kCudaPinnedBytesMax = int64_t{72} << 20;
 
 struct CudaDeviceOptions {
-  CudaAttention attention = CudaAttention::kOwn;
+  CudaAttention attention = CudaAttention::kAuto;
   // All has the same bits in every run. Else gradients of cuDNN's attention differ in their last
   // bits from run to run, and GELU may, which is computed in the way that was quicker when this
   // device did it first.

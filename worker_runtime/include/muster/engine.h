@@ -246,7 +246,7 @@ class Engine {
     // own buffers are not known before it has connected.
     bool on_gpus = false;
     // Attention of those GPUs, as opened (muster/cuda_device.h); for auto what cuDNN would take.
-    CudaAttention cuda_attention = CudaAttention::kOwn;
+    CudaAttention cuda_attention = CudaAttention::kAuto;
   };
   static absl::StatusOr<EngineMemory> PlanMemory(ParameterStore& store, const Plan& plan,
                                                  const Ranks& ranks, Forward forward);

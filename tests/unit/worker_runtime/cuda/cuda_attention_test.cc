@@ -145,9 +145,19 @@ absl::StatusOr<std::unique_ptr<AttentionLibrary>> MakeNone(CudaApi&) {
   return absl::UnavailableError("the library cannot be loaded");
 }
 
-TEST(ChooseAttention, IsOursUnlessAskedOtherwise) {
+TEST(ChooseAttention, IsTheLibrarysWhereItIsThereAndNothingIsAskedFor) {
   CudaParts parts = {.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{})};
   EXPECT_THAT(ChooseAttention({}, MakeEmulatedAttention, parts), IsOk());
+  EXPECT_NE(parts.attention, nullptr);
+  EXPECT_FALSE(parts.attention_must);
+}
+
+TEST(ChooseAttention, IsOursWhereThatIsAskedForOrTheSameBitsAre) {
+  CudaParts same_bits = {.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{})};
+  EXPECT_THAT(ChooseAttention({.same_bits = true}, MakeEmulatedAttention, same_bits), IsOk());
+  EXPECT_EQ(same_bits.attention, nullptr);
+  CudaParts parts = {.cuda = std::make_unique<EmulatedCuda>(EmulatedCuda::Options{})};
+  EXPECT_THAT(ChooseAttention({CudaAttention::kOwn}, MakeEmulatedAttention, parts), IsOk());
   EXPECT_EQ(parts.attention, nullptr);
   EXPECT_EQ(parts.attention_note, "");
 }
