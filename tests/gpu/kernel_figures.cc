@@ -188,8 +188,7 @@ void Rows(Figures& figures) {
       dgamma(shape.width), dbeta(wide.width);
   const cuda::LayerNormSaved saved = {mean, rstd};
   figures.Memory("layer norm", 2 * 2 * n, [&] {
-    return cuda::LayerNormForward<uint16_t>(nullptr, shape, {x, nullptr, nullptr},
-                                            {gamma, beta, 1e-5}, y, saved);
+    return cuda::LayerNormForward<uint16_t>(nullptr, shape, x, {gamma, beta, 1e-5}, y, saved);
   });
   figures.Memory("layer norm, input's gradient", 2 * 4 * n, [&] {
     return cuda::LayerNormInputGradient<uint16_t>(nullptr, shape, {x, y, z}, gamma, saved, z);

@@ -268,8 +268,7 @@ struct CudaKernels : BytesOfCuda {
   static void LayerNormForward(Queue& queue, Operations::LayerNorm in, const Tensor& beta,
                                double epsilon, const Tensor& y) {
     Keep(queue, cuda::LayerNormForward<T>(
-                    StreamOf(queue), RowsOf(y.shape()),
-                    {.x = At<T>(in.x), .residual = nullptr, .sum = nullptr},
+                    StreamOf(queue), RowsOf(y.shape()), At<T>(in.x),
                     {.gamma = At<T>(in.gamma), .beta = At<T>(beta), .epsilon = epsilon}, At<T>(y),
                     NormSaved(in.saved)));
   }

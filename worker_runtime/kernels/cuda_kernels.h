@@ -63,13 +63,6 @@ LaunchError EmbeddingBackward(StreamHandle stream, EmbeddingShape shape, const i
 
 // --- Rows
 
-// x + residual is normalised, and written to `sum` for backward; without a residual (null) x is.
-template <typename T>
-struct LayerNormInput {
-  const T* x;
-  const T* residual;
-  T* sum;
-};
 template <typename T>
 struct LayerNormAffine {
   const T* gamma;
@@ -81,7 +74,7 @@ struct LayerNormSaved {
   float* rstd;
 };
 template <typename T>
-LaunchError LayerNormForward(StreamHandle stream, RowShape shape, LayerNormInput<T> in,
+LaunchError LayerNormForward(StreamHandle stream, RowShape shape, const T* x,
                              LayerNormAffine<T> affine, T* y, LayerNormSaved saved);
 
 // `x` is what was normalised; `addend` may be null, and may be dx.

@@ -21,23 +21,13 @@ __device__ inline int64_t RowOfWarp() {
 }
 
 template <typename T, int kCount>
-__global__ void ForwardKernel(RowShape shape, LayerNormInput<T> in, LayerNormAffine<T> affine, T* y,
+__global__ void ForwardKernel(RowShape shape, const T* x, LayerNormAffine<T> affine, T* y,
                               LayerNormSaved saved) {
   const int64_t row = RowOfWarp();
   if (row >= shape.rows) return;
   const int64_t base = row * shape.width;
-  const T* x = in.residual == nullptr ? in.x : in.sum;
   float sum = 0;
-  ForRow<kCount>(in.x + base, shape.width, [&](int64_t i, float(&numbers)[kCount]) {
-    if (in.residual != nullptr) {
-      float residual[kCount];
-      Load(in.residual + base + i, residual);
-      for (int k = 0; k < kCount; ++k) {
-        // What is normalised is what was written, rounded.
-        numbers[k] = ToFloat(FromFloat<T>(numbers[k] + residual[k]));
-      }
-      Store(numbers, in.sum + base + i);
-    }
+  ForRow<kCount>(x + base, shape.width, [&](int64_t, const float(&numbers)[kCount]) {
     for (int k = 0; k < kCount; ++k) sum += numbers[k];
   });
   const float mean = WarpSum(sum) / static_cast<float>(shape.width);
@@ -118,10 +108,10 @@ LaunchShape PerWarp(RowShape shape) {
 }  // namespace
 
 template <typename T>
-LaunchError LayerNormForward(StreamHandle stream, RowShape shape, LayerNormInput<T> in,
+LaunchError LayerNormForward(StreamHandle stream, RowShape shape, const T* x,
                              LayerNormAffine<T> affine, T* y, LayerNormSaved saved) {
   return ForWidth<T>(shape.width, [&](auto count) {
-    return simt::Launch(&ForwardKernel<T, count()>, PerWarp(shape), stream, shape, in, affine, y,
+    return simt::Launch(&ForwardKernel<T, count()>, PerWarp(shape), stream, shape, x, affine, y,
                         saved);
   });
 }
@@ -145,12 +135,12 @@ LaunchError LayerNormWeightGradient(StreamHandle stream, RowShape shape, LayerNo
                          {.to = {to.dgamma, to.dbeta}, .accumulate = to.accumulate});
 }
 
-template LaunchError LayerNormForward(StreamHandle, RowShape, LayerNormInput<float>,
-                                      LayerNormAffine<float>, float*, LayerNormSaved);
-template LaunchError LayerNormForward(StreamHandle, RowShape, LayerNormInput<uint16_t>,
+template LaunchError LayerNormForward(StreamHandle, RowShape, const float*, LayerNormAffine<float>,
+                                      float*, LayerNormSaved);
+template LaunchError LayerNormForward(StreamHandle, RowShape, const uint16_t*,
                                       LayerNormAffine<uint16_t>, uint16_t*, LayerNormSaved);
-template LaunchError LayerNormForward(StreamHandle, RowShape, LayerNormInput<Half>,
-                                      LayerNormAffine<Half>, Half*, LayerNormSaved);
+template LaunchError LayerNormForward(StreamHandle, RowShape, const Half*, LayerNormAffine<Half>,
+                                      Half*, LayerNormSaved);
 template LaunchError LayerNormInputGradient(StreamHandle, RowShape, LayerNormUpstream<float>,
                                             const float*, LayerNormSaved, float*);
 template LaunchError LayerNormInputGradient(StreamHandle, RowShape, LayerNormUpstream<uint16_t>,

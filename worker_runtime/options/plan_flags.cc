@@ -648,17 +648,6 @@ std::vector<Option> LossScaleRows(LossScaling& scaling) {
   };
 }
 
-// Known, so that it is refused by name.
-std::vector<Option> LaterRows() {
-  return {{.name = "mesh",
-           .value_name = "M",
-           .help = "combine several kinds of parallelism",
-           .read = [](const std::string&) {
-             return absl::UnimplementedError(
-                 "not in this version; give --plan and --stages instead");
-           }}};
-}
-
 }  // namespace
 
 std::vector<Option> PlanFlags(PlanOptions& options) {
@@ -672,7 +661,6 @@ std::vector<Option> PlanFlags(PlanOptions& options) {
       {"Groups of parameters", GroupRows(options)},
       {"Loss scale", LossScaleRows(options.plan.loss_scaling)},
       {"Configuration files", ConfigFileRows()},
-      {"In a later version", LaterRows()},
   };
   std::vector<Option> all;
   for (const auto& [group, rows] : groups) {

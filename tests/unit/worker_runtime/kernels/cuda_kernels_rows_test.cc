@@ -10,7 +10,6 @@
 #include "worker_runtime/kernels/bias.h"
 #include "worker_runtime/kernels/cross_entropy.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
-#include "worker_runtime/kernels/elementwise.h"
 #include "worker_runtime/kernels/embedding.h"
 #include "worker_runtime/kernels/gelu.h"
 #include "worker_runtime/kernels/layer_norm.h"
@@ -121,25 +120,22 @@ TYPED_TEST(RowKernels, EmbeddingGradientsAreOneSumEachHoweverOftenATokenComes) {
 
 // Layer norm on the host, in float, from what kernels see.
 struct HostLayerNorm {
-  std::vector<float> sum, y, mean, rstd, dx, dgamma, dbeta;
+  std::vector<float> y, mean, rstd, dx, dgamma, dbeta;
 };
 template <typename T>
 struct LayerNormInputs {
   explicit LayerNormInputs(RowShape of)
       : shape(of),
         x(KernelNumbers<T>(of.rows * of.width, "x")),
-        residual(KernelNumbers<T>(of.rows * of.width, "residual")),
         dy(KernelNumbers<T>(of.rows * of.width, "dy")),
         addend(KernelNumbers<T>(of.rows * of.width, "addend")),
         gamma(KernelNumbers<T>(of.width, "gamma")),
         beta(KernelNumbers<T>(of.width, "beta")) {}
 
-  // `sum` as the kernel rounded it.
-  HostLayerNorm OnHost(const std::vector<T>& sum) const {
+  HostLayerNorm OnHost() const {
     const size_t n = x.size();
     const size_t rows = shape.rows;
-    HostLayerNorm host{Widened(sum),
-                       std::vector<float>(n),
+    HostLayerNorm host{std::vector<float>(n),
                        std::vector<float>(rows),
                        std::vector<float>(rows),
                        std::vector<float>(n),
@@ -147,51 +143,45 @@ struct LayerNormInputs {
                        Widened(beta)};
     const LayerNormKernels<float>::Saved saved = {host.mean.data(), host.rstd.data()};
     const auto& kernels = LayerNorm<float>();
+    const auto wide_x = Widened(x);
     const auto wide_gamma = Widened(gamma);
     const auto wide_dy = Widened(dy);
-    kernels.forward(shape, host.sum.data(), {wide_gamma.data(), Widened(beta).data(), 1e-5},
+    kernels.forward(shape, wide_x.data(), {wide_gamma.data(), Widened(beta).data(), 1e-5},
                     host.y.data(), saved);
-    kernels.input_gradient(shape, host.sum.data(), wide_dy.data(), wide_gamma.data(), saved,
+    kernels.input_gradient(shape, wide_x.data(), wide_dy.data(), wide_gamma.data(), saved,
                            Widened(addend).data(), host.dx.data());
-    kernels.weight_gradient(shape, host.sum.data(), wide_dy.data(), saved,
+    kernels.weight_gradient(shape, wide_x.data(), wide_dy.data(), saved,
                             {host.dgamma.data(), host.dbeta.data(), true});
     return host;
   }
 
   RowShape shape;
-  std::vector<T> x, residual, dy, addend, gamma, beta;
+  std::vector<T> x, dy, addend, gamma, beta;
 };
 
-TYPED_TEST(RowKernels, LayerNormOfASumAndItsGradients) {
+TYPED_TEST(RowKernels, LayerNormAndItsGradients) {
   for (const RowShape shape : kShapes) {
     SCOPED_TRACE(absl::StrCat(shape.rows, " x ", shape.width));
     const LayerNormInputs<TypeParam> in(shape);
-    const KernelArray<TypeParam> x(in.x), residual(in.residual), dy(in.dy), gamma(in.gamma),
-        beta(in.beta), dgamma(in.beta), dbeta(in.beta), dx(in.addend);
-    const auto sum = KernelArray<TypeParam>::Poisoned(in.x.size());
+    const KernelArray<TypeParam> x(in.x), dy(in.dy), gamma(in.gamma), beta(in.beta),
+        dgamma(in.beta), dbeta(in.beta), dx(in.addend);
     const auto y = KernelArray<TypeParam>::Poisoned(in.x.size());
     const auto mean = KernelArray<float>::Poisoned(shape.rows);
     const auto rstd = KernelArray<float>::Poisoned(shape.rows);
     const auto scratch = KernelArray<float>::Poisoned(cuda::ColumnScratch(shape, 2));
     const cuda::LayerNormSaved saved = {mean.data(), rstd.data()};
-    ASSERT_EQ(
-        cuda::LayerNormForward<TypeParam>(nullptr, shape, {x.data(), residual.data(), sum.data()},
-                                          {gamma.data(), beta.data(), 1e-5}, y.data(), saved),
-        nullptr);
+    ASSERT_EQ(cuda::LayerNormForward<TypeParam>(nullptr, shape, x.data(),
+                                                {gamma.data(), beta.data(), 1e-5}, y.data(), saved),
+              nullptr);
     // dx takes the place of what is added to it.
-    ASSERT_EQ(
-        cuda::LayerNormInputGradient<TypeParam>(nullptr, shape, {sum.data(), dy.data(), dx.data()},
-                                                gamma.data(), saved, dx.data()),
-        nullptr);
+    ASSERT_EQ(cuda::LayerNormInputGradient<TypeParam>(
+                  nullptr, shape, {x.data(), dy.data(), dx.data()}, gamma.data(), saved, dx.data()),
+              nullptr);
     ASSERT_EQ(cuda::LayerNormWeightGradient<TypeParam>(
-                  nullptr, shape, {sum.data(), dy.data(), nullptr}, saved,
+                  nullptr, shape, {x.data(), dy.data(), nullptr}, saved,
                   {dgamma.data(), dbeta.data(), true}, scratch.data()),
               nullptr);
-    std::vector<float> exact(in.x.size());
-    Elementwise<float>().add(Widened(in.x).data(), Widened(in.residual).data(), exact.data(),
-                             static_cast<int64_t>(exact.size()));
-    EXPECT_LE(RelativeError(Widened(sum.Read()), exact), this->kTolerance);
-    const HostLayerNorm host = in.OnHost(sum.Read());
+    const HostLayerNorm host = in.OnHost();
     EXPECT_LE(RelativeError(mean.Read(), host.mean), 3e-6);
     EXPECT_LE(RelativeError(rstd.Read(), host.rstd), 3e-6);
     EXPECT_LE(RelativeError(Widened(y.Read()), host.y), this->kTolerance);
@@ -204,7 +194,7 @@ TYPED_TEST(RowKernels, LayerNormOfASumAndItsGradients) {
   }
 }
 
-TYPED_TEST(RowKernels, LayerNormWithoutResidualOrAddendNorSumsFromBefore) {
+TYPED_TEST(RowKernels, LayerNormWithoutAddendNorSumsFromBefore) {
   const RowShape shape = {6, 40};
   const LayerNormInputs<TypeParam> in(shape);
   const KernelArray<TypeParam> x(in.x), dy(in.dy), gamma(in.gamma), beta(in.beta);
@@ -213,7 +203,7 @@ TYPED_TEST(RowKernels, LayerNormWithoutResidualOrAddendNorSumsFromBefore) {
   const auto statistics = KernelArray<float>::Poisoned(12);
   const auto scratch = KernelArray<float>::Poisoned(cuda::ColumnScratch(shape, 2));
   const cuda::LayerNormSaved saved = {statistics.data(), statistics.data() + 6};
-  ASSERT_EQ(cuda::LayerNormForward<TypeParam>(nullptr, shape, {x.data(), nullptr, nullptr},
+  ASSERT_EQ(cuda::LayerNormForward<TypeParam>(nullptr, shape, x.data(),
                                               {gamma.data(), beta.data(), 1e-5}, y.data(), saved),
             nullptr);
   ASSERT_EQ(cuda::LayerNormInputGradient<TypeParam>(nullptr, shape, {x.data(), dy.data(), nullptr},
@@ -223,7 +213,7 @@ TYPED_TEST(RowKernels, LayerNormWithoutResidualOrAddendNorSumsFromBefore) {
                                                      saved, {dgamma.data(), dbeta.data(), false},
                                                      scratch.data()),
             nullptr);
-  HostLayerNorm host = in.OnHost(in.x);
+  HostLayerNorm host = in.OnHost();
   for (size_t i = 0; i < host.dx.size(); ++i) host.dx[i] -= Widened(in.addend)[i];
   for (size_t i = 0; i < 40; ++i) host.dgamma[i] -= Widened(in.beta)[i];
   for (size_t i = 0; i < 40; ++i) host.dbeta[i] -= Widened(in.beta)[i];
@@ -294,14 +284,14 @@ TYPED_TEST(RowKernels, GradientsOfWeightsMayBeKeptInFloat) {
     ASSERT_EQ(cuda::BiasGradient(nullptr, shape, static_cast<const TypeParam*>(dy.data()),
                                  dbias.data(), true, scratch.data()),
               nullptr);
-    ASSERT_EQ(cuda::LayerNormForward<TypeParam>(nullptr, shape, {x.data(), nullptr, nullptr},
+    ASSERT_EQ(cuda::LayerNormForward<TypeParam>(nullptr, shape, x.data(),
                                                 {gamma.data(), beta.data(), 1e-5}, y.data(), saved),
               nullptr);
     ASSERT_EQ((cuda::LayerNormWeightGradient<TypeParam, float>(
                   nullptr, shape, {x.data(), dy.data(), nullptr}, saved,
                   {dgamma.data(), dbeta.data(), true}, scratch.data())),
               nullptr);
-    const HostLayerNorm host = in.OnHost(in.x);
+    const HostLayerNorm host = in.OnHost();
     auto bias = before;
     Bias<float>().gradient(shape, Widened(in.dy).data(), bias.data(), true);
     EXPECT_LE(RelativeError(dbias.Read(), bias), 3e-6);

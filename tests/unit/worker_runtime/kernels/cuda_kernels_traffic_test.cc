@@ -59,8 +59,8 @@ TEST_F(KernelTraffic, OfLayerNorms) {
   EXPECT_NEAR(BytesPerNumber(kNumbers,
                              [&] {
                                return cuda::LayerNormForward<uint16_t>(
-                                   nullptr, kShape, {x.data(), nullptr, nullptr},
-                                   {gamma.data(), beta.data(), 1e-5}, y.data(), saved);
+                                   nullptr, kShape, x.data(), {gamma.data(), beta.data(), 1e-5},
+                                   y.data(), saved);
                              }),
               4, kOfRows);
   EXPECT_NEAR(BytesPerNumber(kNumbers,

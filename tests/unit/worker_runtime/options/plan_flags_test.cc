@@ -354,10 +354,5 @@ TEST(PlanOptions, EndAFallWhereTheScheduleSaysAndNotTheTraining) {
   EXPECT_EQ(options->plan.learning_rate.total_steps, 500);
 }
 
-TEST(PlanOptions, SayWhatIsOfALaterVersionByName) {
-  EXPECT_THAT(Parse({"--mesh=dp2"}),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("--mesh=dp2: ")));
-}
-
 }  // namespace
 }  // namespace muster::plan
