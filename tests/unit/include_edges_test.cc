@@ -123,7 +123,7 @@ const std::vector<Room>& Rooms() {
       {"worker_runtime/plan/",
        Public({"cuda_attention", "dtype", "gather_plan", "gpt_config", "plan", "recompute",
                "sum_tree", "update"},
-              {"proto/base/", "worker_runtime/plan/"}),
+              {"proto/base/", "worker_runtime/kernels/logit_chunks.h", "worker_runtime/plan/"}),
        true},
       // What reads configuration files from disk.
       {"worker_runtime/options/config_disk.", {"proto/io/read_file.h", "worker_runtime/options/"}},

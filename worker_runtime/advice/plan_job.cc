@@ -102,11 +102,6 @@ absl::Status AddKnownModel(int stages, plan::PlanPageInput& job) {
   return absl::OkStatus();
 }
 
-// What a rank holds of a state between its uses.
-int64_t HeldOf(const plan::PlanPageInput& job, plan::Arena arena) {
-  return plan::At(plan::MemoryOfRank(job).figures.peak, arena);
-}
-
 }  // namespace
 
 absl::StatusOr<plan::PlanPageInput> PlanJob(plan::PlanOptions options, const JobShape& shape) {
@@ -150,24 +145,7 @@ absl::StatusOr<plan::PlanPageInput> PlanJob(plan::PlanOptions options, const Job
 }
 
 absl::Status CheckOffload(const plan::PlanPageInput& job) {
-  const bool on_host = job.options.device == "cpu";
-  const auto check = [&](absl::string_view option, Residency residency,
-                         plan::Arena arena) -> absl::Status {
-    if (residency == Residency::kDevice) return absl::OkStatus();
-    if (on_host && residency == Residency::kCpu) return absl::OkStatus();
-    const int64_t held = HeldOf(job, arena);
-    const char* const what = arena == plan::Arena::kOptimizer ? "the optimizer" : "parameters";
-    return absl::UnimplementedError(absl::StrCat(
-        "--", option, "=", ToString(residency), ": this version keeps ", what, " on the device, ",
-        plan::ReadableBytes(held),
-        " per rank, which would not be missing there if they could rest ",
-        residency == Residency::kCpu ? "in the host's memory" : "on NVMe", "; give --", option,
-        "=none, and more ranks or --recompute=full where that does not fit",
-        residency == Residency::kCpu ? ", or train on the host with --device=cpu" : ""));
-  };
-  MUSTER_RETURN_IF_ERROR(
-      check("offload_optimizer", job.options.offload.optimizer, plan::Arena::kOptimizer));
-  return check("offload_parameters", job.options.offload.parameters, plan::Arena::kParameters);
+  return plan::CheckOffload(job.options, &job);
 }
 
 }  // namespace muster::advice

@@ -11,24 +11,9 @@
 #include "worker_runtime/options/plan_flags.h"
 #include "worker_runtime/plan/batch_equation.h"
 #include "worker_runtime/plan/plan_options.h"
+#include "worker_runtime/plan/plan_page.h"
 
 namespace muster {
-namespace {
-
-// On the host as a device its memory is where states are already.
-absl::Status CheckOffload(const plan::PlanOptions& options) {
-  for (const auto& [option, residency] : {std::pair{"offload_optimizer", options.offload.optimizer},
-                                          {"offload_parameters", options.offload.parameters}}) {
-    if (residency == Residency::kDevice) continue;
-    if (residency == Residency::kCpu && options.device == "cpu") continue;
-    return absl::UnimplementedError(
-        absl::StrCat("--", option, "=", ToString(residency),
-                     ": this version keeps states on the device; give --", option, "=none"));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 absl::StatusOr<PlanArguments> PlanFromArguments(const std::vector<std::string>& arguments,
                                                 const PlanRanks& ranks) {
@@ -47,11 +32,8 @@ absl::StatusOr<PlanArguments> PlanFromArguments(const std::vector<std::string>& 
                            plan::ConfigFilesOnDisk(ranks.world_size, ranks.of_node), line));
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options)));
-  if (!options.planned_model.empty()) {
-    return absl::UnimplementedError(
-        absl::StrCat(options.planned_model, " can be planned (muster plan), not trained"));
-  }
-  MUSTER_RETURN_IF_ERROR(CheckOffload(options));
+  MUSTER_RETURN_IF_ERROR(plan::CheckTrains(options, line));
+  MUSTER_RETURN_IF_ERROR(plan::CheckOffload(options));
   MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options.plan, ranks.world_size));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(
       grammar, line, plan::SpreadBatch(options, ranks.world_size / stages)));

@@ -701,4 +701,14 @@ absl::Status FinishPlanOptions(PlanOptions& options) {
   return options.model.Validate();
 }
 
+absl::Status CheckTrains(const PlanOptions& options, const command_line::CommandLine& line) {
+  if (options.planned_model.empty()) return absl::OkStatus();
+  const command_line::Given& given = *line.Find("model");
+  return command_line::At(
+      given.source, given.text(),
+      absl::UnimplementedError(
+          "this model can be planned (muster plan), not trained; give the sizes of a GPT by "
+          "--num_layers, --num_heads and --hidden_size, or the name of a gpt2"));
+}
+
 }  // namespace muster::plan

@@ -8,6 +8,7 @@
 #include "muster/sum_tree.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/plan/choose_reduction.h"
+#include "worker_runtime/plan/exchange_memory.h"
 #include "worker_runtime/plan/held_memory.h"
 #include "worker_runtime/plan/program_compiler.h"
 #include "worker_runtime/plan/prove_program.h"
@@ -291,17 +292,22 @@ ReductionChoice ReductionOf(const ProgramInput& unscheduled) {
   if (input.plan.accumulation == 1) {
     return {GradientReduction::kEachMicroBatch, "there is one micro-batch"};
   }
+  int64_t exchange = 0;  // at most, where all ranks share a machine: who does, is not known here
   const auto cost = [&](bool reduces_each) {
     ReductionCost most;
     for (int place = 0; place < input.mesh.stages; ++place) {
-      const StepFigures figures =
-          FiguresOf(ProgramCompiler(input, place * input.mesh.replicas, reduces_each).Run());
+      const Program program =
+          ProgramCompiler(input, place * input.mesh.replicas, reduces_each).Run();
+      const StepFigures figures = FiguresOf(program);
+      exchange = std::max(exchange, ExchangeMemoryOf(program, input.mesh.size()).total());
       most.memory_bytes = std::max(most.memory_bytes, TotalOf(figures.peak));
       most.sent_bytes = std::max(most.sent_bytes, figures.sent_total());
     }
     return most;
   };
-  return ChooseReduction(cost(true), cost(false), input.plan.memory_bytes_max);
+  const ReductionCost each = cost(true), once = cost(false);
+  const int64_t limit = input.plan.memory_bytes_max;
+  return ChooseReduction(each, once, limit == 0 ? 0 : std::max<int64_t>(limit - exchange, 1));
 }
 
 bool ReducesEachMicroBatch(const ProgramInput& input) {

@@ -57,7 +57,8 @@ absl::Status CheckSchedule(const ProgramInput& input, const Schedule& schedule);
 // and the schedule fits (CheckSchedule).
 Program CompileProgram(const ProgramInput& input, int rank);
 
-// When sharded gradients are reduced, and why: what the plan says, else what its costs say.
+// When sharded gradients are reduced, and why: what the plan says, else what its costs say, for
+// which plan.memory_bytes_max holds what ranks exchange in, too.
 ReductionChoice ReductionOf(const ProgramInput& input);
 // Whether gradients that are sharded are reduced with each micro-batch.
 bool ReducesEachMicroBatch(const ProgramInput& input);

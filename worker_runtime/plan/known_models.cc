@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/base/nearest_name.h"
+#include "worker_runtime/kernels/logit_chunks.h"
 #include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/gpt_parameters.h"
 #include "worker_runtime/plan/stage_cut.h"
@@ -16,9 +17,6 @@ namespace muster::plan {
 namespace {
 
 using Attention = KnownModel::Attention;
-
-// So many logits are there at once, at most, as kernels/logit_chunks.h has it.
-constexpr int64_t kLogitsAtOnce = int64_t{1} << 28;
 
 struct Sizes {
   const char* name;
@@ -118,7 +116,8 @@ UseTrace TraceOf(const KnownModel& model, const TracedBatch& batch, int first_un
         trace.kept_bytes + block.works_in + (is_selective ? rows * model.mlp_size * element : 0);
   }
   if (has_head) {
-    const int64_t head = 3 * passed + std::min(kLogitsAtOnce, rows * model.vocabulary) * element;
+    const int64_t head =
+        3 * passed + std::min(kernels::kLogitsAtOnce, rows * model.vocabulary) * element;
     trace.kept_bytes += 2 * passed;
     trace.peak_bytes = std::max(trace.peak_bytes, trace.kept_bytes) + head;
   }

@@ -384,12 +384,31 @@ ReductionChoice DecideReduction(const PlanPageInput& input) {
       input.options.plan.gradient_reduction != GradientReduction::kChosen) {
     return {.chosen = GradientReduction::kChosen};
   }
-  const auto cost = [&](GradientReduction reduction) {
-    const RankMemory memory = MemoryWith(input, reduction);
-    return ReductionCost{.memory_bytes = memory.total(), .sent_bytes = memory.figures.sent_total()};
+  return ReductionOf(InputOf(input, input.options.plan));
+}
+
+absl::Status CheckOffload(const PlanOptions& options, const PlanPageInput* job) {
+  const bool on_host = options.device == "cpu";
+  const auto check = [&](absl::string_view option, Residency residency,
+                         Arena arena) -> absl::Status {
+    const bool to_host = residency == Residency::kCpu;
+    // On the host as a device its memory is where states are already.
+    if (residency == Residency::kDevice || (on_host && to_host)) return absl::OkStatus();
+    const std::string held =
+        job == nullptr
+            ? ""
+            : absl::StrCat(", ", ReadableBytes(At(MemoryOfRank(*job).figures.peak, arena)),
+                           " per rank, which would not be missing there if they could "
+                           "rest ",
+                           to_host ? "in the host's memory" : "on NVMe");
+    return absl::UnimplementedError(absl::StrCat(
+        "--", option, "=", ToString(residency), ": this version keeps ",
+        arena == Arena::kOptimizer ? "the optimizer" : "parameters", " on the device", held,
+        "; give --", option, "=none, and more ranks or --recompute=full where that does not fit",
+        to_host ? ", or train on the host with --device=cpu" : ""));
   };
-  return ChooseReduction(cost(GradientReduction::kEachMicroBatch), cost(GradientReduction::kOnce),
-                         input.options.plan.memory_bytes_max);
+  MUSTER_RETURN_IF_ERROR(check("offload_optimizer", options.offload.optimizer, Arena::kOptimizer));
+  return check("offload_parameters", options.offload.parameters, Arena::kParameters);
 }
 
 RankMemory MemoryOfRank(const PlanPageInput& input) { return MemoryOf(input, ProgramOf(input)); }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/parameter_info.h"
@@ -67,9 +68,13 @@ struct RankMemory {
   int64_t total() const { return TotalOf(figures.peak) + (gpu > 0 ? gpu : exchange); }
 };
 RankMemory MemoryOfRank(const PlanPageInput& input);
-// By the figures of both choices, exchange between ranks included; kChosen where there is no
-// choice.
+// That of the programs (ReductionOf), as an engine decides it; kChosen where there is no choice.
 ReductionChoice DecideReduction(const PlanPageInput& input);
+// Whether states can rest where they are to, on this device. With `job` it says how much of the
+// device they take.
+//
+// Errors: kUnimplemented: they cannot, and what to do.
+absl::Status CheckOffload(const PlanOptions& options, const PlanPageInput* job = nullptr);
 // The program of that rank.
 Program ProgramOf(const PlanPageInput& input);
 

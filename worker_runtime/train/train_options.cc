@@ -205,14 +205,7 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   MUSTER_RETURN_IF_ERROR(
       command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options.plan)));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, CheckBatch(options.plan, files)));
-  if (!options.plan.planned_model.empty()) {
-    const command_line::Given& given = *line.Find("model");
-    return command_line::At(
-        given.source, given.text(),
-        absl::UnimplementedError(
-            "this model can be planned (muster plan), not trained; give the sizes of a GPT by "
-            "--num_layers, --num_heads and --hidden_size, or the name of a gpt2"));
-  }
+  MUSTER_RETURN_IF_ERROR(plan::CheckTrains(options.plan, line));
   return command;
 }
 

@@ -13,12 +13,13 @@
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/advice/cheapest_fit.h"
+#include "worker_runtime/advice/device_table.h"
 #include "worker_runtime/advice/plan_job.h"
 #include "worker_runtime/plan/batch_equation.h"
 #include "worker_runtime/train/figures.h"
 #include "worker_runtime/train/files.h"
 #include "worker_runtime/train/machine.h"
-#include "worker_runtime/train/peak_rates.h"
+#include "worker_runtime/train/operations_per_token.h"
 #include "worker_runtime/train/progress_line.h"
 #include "worker_runtime/train/resumed_settings.h"
 #include "worker_runtime/train/sample_text.h"
@@ -154,7 +155,7 @@ absl::Status Trainer::OpenDevice() {
                               .same_bits = options_.plan.plan.mode == SumMode::kOrdered}));
   so_far_.device_number = number;
   MUSTER_ASSIGN_OR_RETURN(const std::string name, CudaDeviceName(number));
-  so_far_.operations_peak = PeakOperations(name, options_.plan.dtype);
+  so_far_.operations_peak = advice::PeakOperations(name, options_.plan.dtype);
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 #include "muster/gpt.h"
 #include "tests/support/status_matchers.h"
 #include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/plan/state_types.h"
 
 namespace muster::plan {
 namespace {
@@ -26,8 +27,8 @@ PlanPageInput TwoRanks() {
   return input;
 }
 
-// With runs of spaces as one.
-std::string PageOf(PlanPageInput input, int stages = 1) {
+// With the model that its options describe.
+PlanPageInput WithModel(PlanPageInput input, int stages = 1) {
   ParameterStore store(input.options.dtype);
   EXPECT_THAT(Gpt::Create(input.options.model, store), IsOk());
   input.parameters = engine::InfoOf(store);
@@ -46,7 +47,12 @@ std::string PageOf(PlanPageInput input, int stages = 1) {
     stage.received_bytes = 1024;
     input.stages.push_back(std::move(stage));
   }
-  absl::StatusOr<std::string> page = FormatPlanPage(input);
+  return input;
+}
+
+// With runs of spaces as one.
+std::string PageOf(const PlanPageInput& input, int stages = 1) {
+  absl::StatusOr<std::string> page = FormatPlanPage(WithModel(input, stages));
   EXPECT_THAT(page, IsOk());
   std::string text = std::move(page).value_or("");
   while (absl::StrReplaceAll({{"  ", " "}}, &text) > 0) {
@@ -166,6 +172,29 @@ TEST(FormatPlanPage, ShowsHowParametersAreGatheredAndWhenGradientsAreReduced) {
   EXPECT_THAT(page, HasSubstr(" sent <- chosen: it sends less, for at most half as much memory "));
   input.options.plan.gradient_reduction = GradientReduction::kEachMicroBatch;
   EXPECT_THAT(PageOf(input), HasSubstr(" sent <- chosen: the plan says so\n once, held whole"));
+}
+
+// Where one choice just fits, what ranks exchange in would be too much.
+TEST(DecideReduction, IsWhatAnEngineDecidesOfThatPlan) {
+  PlanPageInput input = TwoRanks();
+  input.options.plan = *PlanPreset("zero-2");
+  input.options.plan.accumulation = 5;
+  input = WithModel(input);
+  input.options.plan.gradient_reduction = GradientReduction::kOnce;
+  const int64_t once = plan::TotalOf(MemoryOfRank(input).figures.peak);
+  input.options.plan.gradient_reduction = GradientReduction::kChosen;
+  for (const int64_t limit : {int64_t{0}, once - 1, once, once + 1}) {
+    input.options.plan.memory_bytes_max = limit;
+    const ReductionChoice decided = ReductionOf({.plan = input.options.plan,
+                                                 .parameters = input.parameters,
+                                                 .types = TypesOf(input.options.plan, DType::kF32),
+                                                 .mesh = {.replicas = 2},
+                                                 .stages = input.stages});
+    EXPECT_EQ(DecideReduction(input).chosen, decided.chosen) << limit;
+    EXPECT_EQ(decided.chosen,
+              limit == 0 ? GradientReduction::kOnce : GradientReduction::kEachMicroBatch);
+    EXPECT_EQ(DecideReduction(input).reason, decided.reason) << limit;
+  }
 }
 
 // Bytes of the memory that a rank takes.

@@ -1,0 +1,10 @@
+#include "worker_runtime/train/operations_per_token.h"
+
+namespace muster::train {
+
+double OperationsPerToken(const GptConfig& model) {
+  const auto attention = static_cast<double>(model.layers * model.hidden_size * model.context);
+  return 6 * static_cast<double>(model.num_parameters()) + 6 * attention;
+}
+
+}  // namespace muster::train
