@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -157,63 +158,54 @@ class NamedGpu final : public Device {
   const std::string uuid_;
 };
 
-// As eight workers with one visible GPU each, if somebody gives two of them the same.
-TEST(Runtime, AgreesOnGlooForRanksThatShareAGpuAndSaysWhy) {
+// Runs `act` with the runtime of each rank, a thread each.
+void OnEachRank(int size, const std::function<void(Runtime& runtime, int rank)>& act) {
   FakeAgent agent(Round(2));
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 3; ++rank) {
-    ranks.emplace_back([&agent, rank] {
-      auto runtime = Runtime::FromEnvironment(agent.EnvironmentOf(rank, 3));
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&agent, &act, rank, size] {
+      auto runtime = Runtime::FromEnvironment(agent.EnvironmentOf(rank, size));
       ASSERT_THAT(runtime, IsOk());
-      const NamedGpu gpu(rank == 0 ? "GPU-a" : "GPU-b");
-      auto world = (*runtime)->MakeCommunicator("world", "", {.device = &gpu});
-      ASSERT_THAT(world, IsOk());
-      EXPECT_EQ((*world)->backend(), "gloo");
-      EXPECT_THAT((*world)->notes(),
-                  AnyOf(HasSubstr("ranks 1 and 2 of 3 share GPU-b"), HasSubstr("has no NCCL")));
-      EXPECT_THAT((*world)->Barrier().Wait(), IsOk());
-      auto part = (*world)->Split(0, rank);
-      ASSERT_THAT(part, IsOk());
-      EXPECT_EQ((*part)->notes(), "");
-      EXPECT_THAT((*part)->Barrier().Wait(), IsOk());
+      act(**runtime, rank);
     });
   }
   for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(Runtime, AgreesOnGlooForRanksThatShareAGpuAndSaysWhy) {
+  OnEachRank(3, [](Runtime& runtime, int rank) {
+    const NamedGpu gpu(rank == 0 ? "GPU-a" : "GPU-b");
+    auto world = runtime.MakeCommunicator("world", "", {.device = &gpu});
+    ASSERT_THAT(world, IsOk());
+    EXPECT_EQ((*world)->backend(), "gloo");
+    EXPECT_THAT((*world)->notes(),
+                AnyOf(HasSubstr("ranks 1 and 2 of 3 share GPU-b"), HasSubstr("has no NCCL")));
+    EXPECT_THAT((*world)->Barrier().Wait(), IsOk());
+    auto part = (*world)->Split(0, rank);
+    ASSERT_THAT(part, IsOk());
+    EXPECT_EQ((*part)->notes(), "");
+    EXPECT_THAT((*part)->Barrier().Wait(), IsOk());
+  });
 }
 
 TEST(Runtime, AgreesOnGlooWhereOneRankComputesOnTheHost) {
-  FakeAgent agent(Round(2));
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    ranks.emplace_back([&agent, rank] {
-      auto runtime = Runtime::FromEnvironment(agent.EnvironmentOf(rank, 2));
-      ASSERT_THAT(runtime, IsOk());
-      const NamedGpu gpu("GPU-a");
-      auto world =
-          (*runtime)->MakeCommunicator("world", "", {.device = rank == 0 ? &gpu : nullptr});
-      ASSERT_THAT(world, IsOk());
-      EXPECT_EQ((*world)->backend(), "gloo");
-      EXPECT_THAT((*world)->Barrier().Wait(), IsOk());
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  OnEachRank(2, [](Runtime& runtime, int rank) {
+    const NamedGpu gpu("GPU-a");
+    auto world = runtime.MakeCommunicator("world", "", {.device = rank == 0 ? &gpu : nullptr});
+    ASSERT_THAT(world, IsOk());
+    EXPECT_EQ((*world)->backend(), "gloo");
+    EXPECT_THAT((*world)->Barrier().Wait(), IsOk());
+  });
 }
 
 TEST(Runtime, RefusesNcclByNameToRanksThatShareAGpu) {
-  FakeAgent agent(Round(2));
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    ranks.emplace_back([&agent, rank] {
-      auto runtime = Runtime::FromEnvironment(agent.EnvironmentOf(rank, 2));
-      ASSERT_THAT(runtime, IsOk());
-      const NamedGpu gpu("GPU-a");
-      const CommunicatorOptions options = {.connect_timeout = absl::Seconds(30), .device = &gpu};
-      EXPECT_THAT((*runtime)->MakeCommunicator("world", "nccl", options).status().message(),
-                  AnyOf(HasSubstr("ranks 0 and 1 of 2 share GPU-a"),
-                        HasSubstr("linked without NCCL"), HasSubstr("NCCL library")));
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  OnEachRank(2, [](Runtime& runtime, int) {
+    const NamedGpu gpu("GPU-a");
+    const CommunicatorOptions options = {.connect_timeout = absl::Seconds(30), .device = &gpu};
+    EXPECT_THAT(runtime.MakeCommunicator("world", "nccl", options).status().message(),
+                AnyOf(HasSubstr("ranks 0 and 1 of 2 share GPU-a"), HasSubstr("linked without NCCL"),
+                      HasSubstr("NCCL library")));
+  });
 }
 
 // Two of three ranks go on in the next round, as ranks 1 and 0 of two; the third never comes again.
