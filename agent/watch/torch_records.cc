@@ -138,7 +138,7 @@ verdict::Operation ToOperation(const json& entry) {
   return op;
 }
 
-// "send 0->1" and "recv 1<-0" of NCCL's, by ranks in the group; the own rank comes first.
+// Reads NCCL's names "send 0->1" and "recv 1<-0": the own rank in the group, then the peer's.
 verdict::Operation ToTransfer(const json& entry) {
   verdict::Operation op = ToOperation(entry);
   const std::pair<absl::string_view, absl::string_view> words =
@@ -182,7 +182,7 @@ bool Keep(const json& entry, TorchGroup& group) {
   return true;
 }
 
-// A communicator of NCCL's ends its calls in their order.
+// NCCL ends the calls of one communicator in their order, so all before one that is done are done.
 void EndInOrder(TorchGroup& group) {
   bool is_done = false;
   for (auto op = group.operations.rbegin(); op != group.operations.rend(); ++op) {
@@ -296,7 +296,7 @@ class RecorderReader {
       part->may_count_otherwise = false;
       group.has_batches = false;
     }
-    // Without batches each call has one number of either kind.
+    // A call outside of batches takes one number: of collectives, or of sends and receives.
     const int64_t numbers = Number(entry, "collective_seq_id") + Number(entry, "p2p_seq_id");
     part->may_count_otherwise =
         group.is_on_device && (part->may_count_otherwise || Number(entry, "op_id") != numbers);

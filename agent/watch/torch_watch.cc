@@ -38,8 +38,10 @@ struct Recorders {
   TorchDumps dumps;
 };
 
-// By socket; NCCL keeps a recorder of its own, and versions differ in which handler they have.
-// Errors: AskTorch's, of one that answers neither question.
+// Returns what each socket's recorders say. NCCL has a recorder of its own, and versions of PyTorch
+// differ in which handler they have, so one answer of the two is enough.
+//
+// Errors: AskTorch's, for a socket that answers neither.
 std::vector<absl::StatusOr<Recorders>> AskRecorders(const std::vector<std::string>& sockets,
                                                     absl::Duration time) {
   constexpr std::array<const char*, 2> kHandlers = {"fr_trace_json", "dump_nccl_trace_json"};

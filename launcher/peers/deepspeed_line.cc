@@ -138,7 +138,7 @@ absl::Status TakeElasticNodes(const CommandLine& line, bool has_hosts,
   return absl::OkStatus();
 }
 
-// Without ssh, the user gives this line to each host, with the place of that host.
+// The user gives this line to each host without ssh, with the place of that host.
 absl::Status TakePlace(const CommandLine& line, bool has_hosts, std::vector<std::string>& args) {
   const Given* rank = line.Find("node_rank");
   if (line.IsOn("no_ssh") != (rank != nullptr)) {

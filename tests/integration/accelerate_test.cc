@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(
         Line{"over_deepspeeds_file", {"--config_file", ConfigOf("deepspeed"), "--zero_stage=1"}}),
     [](const auto& param) { return std::string(param.param.name); });
 
-// Without a number of threads, that of a host depends on its cores.
+// Accelerate divides a host's cores among its workers where no number of threads is given.
 const Environment kThreads = {{"OMP_NUM_THREADS", "3"}};
 
 // What such a worker makes of a model is in frameworks_test.
@@ -154,7 +154,7 @@ TEST_F(BesideAccelerate, AFileOfOneProcessIsNoDistributedJob) {
   ExpectTheSame({"--config_file", Out("no.yaml")}, {{}, kLaunch}, kThreads);
 }
 
-// As many as this machine says.
+// The share depends on this machine, so it is compared with the living peer alone.
 TEST_F(BesideAccelerate, OneProcessOnTheHostHasItsShareOfTheCores) {
   if (PeersComeFrom() == PeerSource::kRecord) GTEST_SKIP() << "MUSTER_TEST_PEERS=live runs it";
   for (const Arguments& options :

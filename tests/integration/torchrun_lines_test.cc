@@ -127,7 +127,7 @@ class TorchrunLines : public JobTest {
     ExpectAsStated(jobs, lines, OutcomesOfTheirs(jobs, lines));
   }
 
-  // With the living torchrun, whatever is recorded.
+  // Compares with the living torchrun, whatever is recorded.
   void CompareLive(const std::vector<Line>& lines) {
     const std::vector<Job> jobs = JobsOf(lines);
     ExpectAsStated(jobs, lines, RunTheirs(jobs, lines));
