@@ -505,8 +505,13 @@ void Agent::OnExited(const WorkerExit& exit) {
     pump_.DrainNow(worker.local_rank);
     ended_with_zero_.insert(worker.local_rank);
     WarnOfSilentEnd(worker.local_rank);
-    Feed(WorkerExited{worker.round, worker.local_rank, std::nullopt});
-    return;
+    auto tell = [this, round = worker.round, local_rank = worker.local_rank] {
+      Feed(WorkerExited{round, local_rank, std::nullopt});
+    };
+    if (!worker.signals.empty() || !IsFollowed()) return tell();
+    // Once its files have been written.
+    return pump_.TakeLastWords(worker.local_rank, kLastWordsTime,
+                               [this, tell](LastWords) { sight_.log_followers.AwaitLook(tell); });
   }
   // Before any of the others is signalled.
   if (exit.signal == SIGABRT && worker.signals.empty()) {
@@ -567,11 +572,15 @@ void Agent::FeedFailure(const RunningWorker& worker, WorkerFailure failure) {
     }
     hang_watch_.BeforeReport(
         [this, is_its_own, round, seen, failure = std::move(failure)]() mutable {
-          failure.age = MonoNow() - seen;
           hang_watch_.TellWhoEnded(failure);
-          const LocalRank local_rank = failure.local_rank;
           if (is_its_own) NoteFailure(failure);
-          Feed(WorkerExited{round, local_rank, std::move(failure)});
+          auto tell = [this, round, seen, failure = std::move(failure)]() mutable {
+            failure.age = MonoNow() - seen;
+            const LocalRank local_rank = failure.local_rank;
+            Feed(WorkerExited{round, local_rank, std::move(failure)});
+          };
+          if (!is_its_own || !IsFollowed()) return tell();
+          sight_.log_followers.AwaitLook(std::move(tell));
         });
   };
   pump_.TakeLastWords(worker.local_rank, kLastWordsTime, std::move(finish));

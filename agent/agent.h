@@ -185,6 +185,8 @@ class Agent {
   void LookHere(const Inquiry& inquiry, TellPart then);
   void TellStacks(const Inquiry& inquiry, InquiryPart part, TellPart then);
   void TellLogs(const Inquiry& inquiry, InquiryPart part, TellPart then);
+  // Somebody follows the log files, and may see the last lines of a worker that ends.
+  bool IsFollowed() const { return sight_.log_followers.AreThere(MonoNow()); }
   void TellFigures(const Inquiry& inquiry, InquiryPart part, TellPart then);
   void TellMetrics(const HttpRequest& request, HttpDoor::Tell tell);
   // Figures of the ranks, without a look at their processes.

@@ -1,4 +1,5 @@
 // What people see of this node: what its agent tells of itself, and of its workers.
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -104,13 +105,17 @@ void Agent::TellLogs(const Inquiry& inquiry, InquiryPart part, TellPart then) {
                        .first_rank = part.first_rank,
                        .num_ranks = part.num_ranks,
                        .attempt = assignment_.restart_count};
+  std::optional<uint64_t> look;
+  if (ask->follows) look = sight_.log_followers.OnLook(MonoNow());
   using Read = absl::StatusOr<status::LogsOfNode>;
   sight_.logs.Run<Read>(
       kLogsPatience,
       [files, ask = *std::move(ask), rank = inquiry.rank, bytes_max = inquiry.bytes_max] {
         return ReadLogs(files, ask, rank, bytes_max);
       },
-      [part = std::move(part), then = std::move(then)](std::optional<Read> read) mutable {
+      [this, part = std::move(part), look,
+       then = std::move(then)](std::optional<Read> read) mutable {
+        const bool has_more = read && read->ok() && !(*read)->ShowsAll();
         if (!read) {
           part.status =
               absl::DeadlineExceededError("the file system of its log files does not answer");
@@ -120,6 +125,7 @@ void Agent::TellLogs(const Inquiry& inquiry, InquiryPart part, TellPart then) {
           part.status = read->status();
         }
         then(std::move(part));
+        if (look) sight_.log_followers.OnShown(*look, !has_more);
       });
 }
 

@@ -10,6 +10,7 @@
 #include "agent/sight/diary_file.h"
 #include "agent/sight/figures_reader.h"
 #include "agent/sight/job_diary.h"
+#include "agent/sight/log_followers.h"
 #include "agent/sight/sight_desk.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
@@ -27,6 +28,7 @@ struct AgentSight {
         diary([this](std::string line) { diary_file.Append(std::move(line)); }),
         next_steps(loop),
         logs(loop, files),
+        log_followers(loop),
         figures(loop, Lane("figures")) {}
   AgentSight(const AgentSight&) = delete;
   AgentSight& operator=(const AgentSight&) = delete;
@@ -40,6 +42,7 @@ struct AgentSight {
   JobDiary diary;
   asio::steady_timer next_steps;  // of the diary
   Aside logs;
+  LogFollowers log_followers;
   Aside figures;  // a driver may be stuck
   std::shared_ptr<FiguresReader> reader = std::make_shared<FiguresReader>();
   // Rates are since the last read, so that each who reads regularly has one of its own.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -23,10 +24,11 @@ constexpr absl::Duration kBetweenRounds = absl::Minutes(10);
 
 absl::StatusOr<InquiryAnswer> Ask(Observer& observer, const SightFlags& flags,
                                   const status::LogsAsk& ask) {
+  MUSTER_ASSIGN_OR_RETURN(std::string detail, DetailOf(ask));
   return observer.Ask({.kind = InquiryKind::kLogs,
                        .job = flags.way.job,
                        .rank = flags.rank,
-                       .detail = status::ToJson(ask)},
+                       .detail = std::move(detail)},
                       TimeFor(InquiryKind::kLogs) + kOfTheWay);
 }
 
@@ -43,14 +45,14 @@ absl::StatusOr<int> Follow(Observer& observer, const SightFlags& flags, LogReel&
   absl::Time silent_since = absl::InfiniteFuture();
   for (;;) {
     const absl::StatusOr<InquiryAnswer> answer =
-        Ask(observer, flags, reel.Next(flags.logs.tail_lines));
+        Ask(observer, flags, reel.Next(flags.logs.tail_lines, /*follows=*/true));
     if (answer.ok()) {
       silent_since = absl::InfiniteFuture();
       if (PrintText(reel.Show(answer->parts), 0) != 0) return kExitFailure;
       if (reel.HasMore()) continue;
     } else if (!absl::IsNotFound(answer.status())) {
       // The agent, and its job, have ended.
-      if (reel.HasAnswers()) return 0;
+      if (reel.HasAnswers() && !absl::IsResourceExhausted(answer.status())) return 0;
       return answer.status();
     } else {
       silent_since = std::min(silent_since, absl::Now());
@@ -68,8 +70,9 @@ absl::StatusOr<int> Show(const SightFlags& flags, const Invocation& invocation) 
   if (flags.logs.follow) return Follow(*observer, flags, reel);
   // All of it comes window by window, as far as it goes now.
   do {
-    MUSTER_ASSIGN_OR_RETURN(const InquiryAnswer answer,
-                            Ask(*observer, flags, reel.Next(flags.logs.tail_lines)));
+    MUSTER_ASSIGN_OR_RETURN(
+        const InquiryAnswer answer,
+        Ask(*observer, flags, reel.Next(flags.logs.tail_lines, /*follows=*/false)));
     const std::string text = reel.Show(answer.parts);
     if (text.empty()) break;  // a last line without its end
     if (PrintText(text, 0) != 0) return kExitFailure;

@@ -36,6 +36,14 @@ std::string RanksBriefly(const std::vector<int>& ranks) {
 
 }  // namespace
 
+absl::StatusOr<std::string> DetailOf(const status::LogsAsk& ask) {
+  std::string detail = status::ToJson(ask);
+  if (detail.size() <= kInquiryDetailBytesMax) return detail;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the job has too many log files (", ask.places.size(),
+                   ") to go on in all of them at once; choose a rank with --rank=N"));
+}
+
 std::string MergedLines(const std::vector<LogPiece>& pieces) {
   // The n-th time that a rank writes a line is the same line as the n-th time of another.
   using Line = std::tuple<std::string, std::string, int>;  // stream, text, how often before
@@ -72,8 +80,8 @@ std::string MergedLines(const std::vector<LogPiece>& pieces) {
   return out;
 }
 
-status::LogsAsk LogReel::Next(int64_t tail_lines) const {
-  status::LogsAsk ask{.tail_lines = tail_lines};
+status::LogsAsk LogReel::Next(int64_t tail_lines, bool follows) const {
+  status::LogsAsk ask{.follows = follows, .tail_lines = tail_lines};
   for (const auto& [key, piece] : shown_) {
     status::LogPlace place = piece.from;
     place.offset = piece.next;

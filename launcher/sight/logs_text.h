@@ -8,10 +8,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "proto/base/inquiry.h"
 #include "rendezvous/status/log_window.h"
 
 namespace muster::launcher {
+
+// Inquiry::detail of `ask`.
+//
+// Errors: kResourceExhausted: it names more places than an inquiry may.
+absl::StatusOr<std::string> DetailOf(const status::LogsAsk& ask);
 
 enum class LogLayout {
   kByRank,   // one log after the other, each under its name
@@ -24,7 +30,7 @@ class LogReel {
   LogReel(LogLayout layout, bool merges) : layout_(layout), merges_(merges) {}
 
   // What is to be asked for next: the places behind what has been shown.
-  status::LogsAsk Next(int64_t tail_lines) const;
+  status::LogsAsk Next(int64_t tail_lines, bool follows) const;
   // The text of an answer. Who has not answered is named once.
   std::string Show(const std::vector<InquiryPart>& parts);
   // Whether a log has more than has been shown of it.

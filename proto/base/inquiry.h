@@ -35,7 +35,7 @@ inline constexpr size_t kInquiryAnswerBytesMax = size_t{8} << 20;
 // The share of it that one node may fill: as much as the number of nodes leaves it, between these.
 inline constexpr size_t kInquiryPartBytesMax = size_t{1} << 20;
 inline constexpr size_t kInquiryPartBytesMin = size_t{4} << 10;
-inline constexpr size_t kInquiryDetailBytesMax = size_t{64} << 10;
+inline constexpr size_t kInquiryDetailBytesMax = size_t{256} << 10;
 
 struct Inquiry {
   uint64_t id = 0;  // of the one who asks, on this stretch of its way

@@ -4,6 +4,7 @@
 // Pure values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct LogPlace {
 struct LogsAsk {
   int schema = kLogsSchema;
   bool first_error = false;  // of each rank, instead of its lines
+  bool follows = false;      // it will be asked again and again
   int64_t tail_lines = 0;    // of logs that no place is given for; -1: from the beginning
   std::vector<LogPlace> places;
 };
@@ -48,6 +50,12 @@ struct ErrorOfRank {
 };
 
 struct LogsOfNode {
+  // Whether no file had more than is shown of it.
+  bool ShowsAll() const {
+    return std::all_of(pieces.begin(), pieces.end(),
+                       [](const LogPiece& piece) { return piece.next >= piece.size; });
+  }
+
   int schema = kLogsSchema;
   std::vector<LogPiece> pieces;  // by rank, standard output first; without those that have no news
   std::vector<ErrorOfRank> errors;

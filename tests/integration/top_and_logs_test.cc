@@ -144,6 +144,37 @@ TEST_F(TopAndLogs, LogsGatherTheLinesOfAllNodes) {
   for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(kLong), ExitsWith(0));
 }
 
+// After the end nobody answers, and what matters most may stand there.
+TEST_F(TopAndLogs, FollowingShowsWhatRanksPrintAtTheirEnd) {
+  const std::string script =
+      ShellScript("ends.sh",
+                  "echo begins\n"
+                  "echo > $OUT/begun.$RANK\n"
+                  "until [ -e $OUT/end ]; do sleep 0.05; done\n"
+                  "echo last of $RANK\n"
+                  "[ $RANK != 3 ] || until [ -e $OUT/fail ]; do sleep 0.05; done\n"
+                  "[ $RANK != 3 ] || { echo Error: of $RANK >&2; exit 7; }\n");
+  std::vector<Subprocess> agents;
+  for (const int node : {1, 2}) {
+    agents.push_back(StartElastic(node, "2", KeepsLogs() + Arguments{script}));
+  }
+  for (const int rank : {0, 1, 2, 3}) ASSERT_TRUE(WaitForOut(absl::StrCat("begun.", rank)));
+  Subprocess follows =
+      Start(Arguments{"logs", "--follow", "--rdzv_endpoint=" + endpoint(), "elastic"});
+  for (const int rank : {0, 1, 2, 3}) {
+    ASSERT_TRUE(follows.WaitForOutput(absl::StrCat("[", rank, "] begins"), kLong));
+  }
+  WriteFile(Out("end"), "");
+  for (const int rank : {0, 1, 2, 3}) {
+    EXPECT_TRUE(follows.WaitForOutput(absl::StrCat("[", rank, "] last of ", rank), kLong));
+  }
+  WriteFile(Out("fail"), "");
+  const SubprocessResult followed = follows.Wait(kLong);
+  EXPECT_THAT(followed, ExitsWith(0));
+  EXPECT_THAT(followed.out, HasSubstr("[3 stderr] Error: of 3"));
+  for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(kLong), ExitsWith(7));
+}
+
 // A hole, so that it takes no place: reading all of it would take minutes.
 TEST_F(TopAndLogs, LogsOfTenGigabytesAreReadFromTheirEnd) {
   Subprocess job = Start(Arguments{"run", "--rdzv_id=large"} + KeepsLogs() + Arguments{Printing()});

@@ -47,10 +47,26 @@ TEST(LogReel, ShowsOneLogAfterTheOther) {
   EXPECT_FALSE(reel.HasMore());
 }
 
+TEST(DetailOf, GoesOnInTheLogsOfTwoThousandRanksAndSaysWhenThereAreMore) {
+  const auto ask = [](int num_ranks) {
+    status::LogsAsk ask;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      for (const char* stream : {"stdout", "stderr"}) {
+        ask.places.push_back({.rank = rank, .stream = stream, .offset = 1'000'000});
+      }
+    }
+    return ask;
+  };
+  EXPECT_TRUE(DetailOf(ask(2000)).ok());
+  const absl::Status refused = DetailOf(ask(4000)).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused));
+  EXPECT_THAT(refused.message(), AllOf(HasSubstr("(8000)"), HasSubstr("--rank=N")));
+}
+
 TEST(LogReel, GoesOnWhereItWas) {
   LogReel reel(LogLayout::kPrefixed, false);
   EXPECT_EQ(reel.Show({Node(0, 1, {.pieces = {Piece(0, "zero\n")}})}), "[0] zero\n");
-  const status::LogsAsk ask = reel.Next(10);
+  const status::LogsAsk ask = reel.Next(10, /*follows=*/false);
   ASSERT_EQ(ask.places.size(), 1u);
   EXPECT_EQ(ask.places[0].offset, 5);
   LogPiece more = Piece(0, "more\n");
