@@ -221,6 +221,48 @@ TEST_F(Sight, ShowsAWorkerThatIsStopped) {
   End(job);
 }
 
+// Its stack is cut off at its outermost frames, wherever it ends.
+TEST_F(Sight, ShowsARankThatRecursesForEver) {
+  const std::string program = directory() + "/recurses.py";
+  WriteFile(program,
+            "import os, sys, time\n"
+            "sys.setrecursionlimit(10 ** 9)\n"
+            "def deeper(depth):\n"
+            "    if depth == 200000:\n"
+            "        open(os.environ['OUT'] + '/deep.' + os.environ['RANK'], 'w').close()\n"
+            "        time.sleep(1000)\n"
+            "    deeper(depth + 1)\n"
+            "deeper(0) if os.environ['RANK'] == '1' else time.sleep(1000)\n");
+  Subprocess job = StartHere("deep", {"--nproc_per_node=2", program});
+  ASSERT_TRUE(WaitForOut("deep.1"));
+  const SubprocessResult stacks = Run({"stacks"});
+  EXPECT_THAT(stacks, ExitsWith(0));
+  EXPECT_THAT(stacks.out, AllOf(HasSubstr("rank 1:"), HasSubstr("deeper at ")));
+  EXPECT_LT(stacks.out.size(), size_t{32} << 10);
+  EXPECT_THAT(Status(), ExitsWith(0));
+  End(job);
+}
+
+TEST_F(Sight, NamesTheNodeThatIsSilentInEachCommand) {
+  const Arguments two = {"--nproc_per_node=2", "--redirects=3",
+                         "--log_dir=" + directory() + "/logs", Sleeping()};
+  Subprocess first = StartElastic(1, "2", two);
+  ASSERT_TRUE(first.WaitForOutput("hosting", kLong));
+  Subprocess second = StartElastic(2, "2", two);
+  for (const int rank : {0, 1, 2, 3}) ASSERT_TRUE(WaitForOut(absl::StrCat("pid.", rank)));
+  second.Signal(SIGSTOP);
+  const Arguments away = Endpoint() + Arguments{"elastic"};
+  const SubprocessResult top = Run(Arguments{"top"} + away);
+  EXPECT_THAT(top.out + top.err, HasSubstr("has not answered within 2s"));
+  const SubprocessResult logs = Run(Arguments{"logs"} + away);
+  EXPECT_THAT(logs.out + logs.err, HasSubstr("has not answered within 4s"));
+  EXPECT_THAT(StatusOnce(kExitJobWaits, away, {"lost"}).out, HasSubstr("1 lost"));
+  second.Signal(SIGKILL);
+  second.Wait(kLong);
+  first.Signal(SIGTERM);
+  first.Wait(kLong);
+}
+
 TEST_F(Sight, OfAJobWhoseServerIsStoppedIsToldByTheAgent) {
   Subprocess daemon = StartProgram({MusterdBinary(), "--listen=" + endpoint()});
   ASSERT_TRUE(daemon.WaitForOutput("listening", kLong));
