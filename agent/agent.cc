@@ -470,6 +470,7 @@ void Agent::OnSpawned(uint64_t worker_id, int pid, bool is_forked) {
   if (torch_store_) torch_store_->AddWorker(found->second.rank, pid);
   if (store_witness_) store_witness_->AddWorker(found->second.rank, pid);
   hang_watch_.OnSpawned(found->second.local_rank.value(), pid);
+  NoteStart(is_forked ? &status::WorkerStarts::forked : &status::WorkerStarts::fresh);
   Feed(WorkerSpawned{found->second.round, found->second.local_rank, pid});
 }
 

@@ -197,6 +197,8 @@ class Agent {
   void KeepDiary();
   void AwaitNextSteps();
   void NoteRound();
+  // Once all of the round run.
+  void NoteStart(int status::WorkerStarts::*how);
   void NoteFailure(const WorkerFailure& failure);
   void NoteSteps();
   void OnSaidByWatch(WatchEvent event, const std::string& text);

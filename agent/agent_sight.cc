@@ -273,6 +273,17 @@ void Agent::NoteRound() {
                     NowByBothClocks());
 }
 
+void Agent::NoteStart(int status::WorkerStarts::*how) {
+  sight_.starts.*how += 1;
+  if (sight_.starts.sum() != assignment_.local_world_size) return;
+  const bool is_again = assignment_.restart_count > 0 && sight_.starts.fresh > 0;
+  sight_.diary.Note({.what = status::kStarted,
+                     .round = assignment_.round.value(),
+                     .text = is_again ? before_workers_.warm().why_afresh() : "",
+                     .starts = sight_.starts},
+                    NowByBothClocks());
+}
+
 void Agent::NoteFailure(const WorkerFailure& failure) {
   sight_.diary.Note({.what = status::kFailure,
                      .round = assignment_.round.value(),

@@ -159,6 +159,7 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
     }
     return;
   }
+  sight_.starts = {};
   torch_programs_.StartRound(assignment_.round, assignment_.num_nodes);
   for (size_t i = 0; i < envs.size(); ++i) {
     if (kept_.contains(envs[i].local_rank)) continue;
@@ -199,6 +200,7 @@ void Agent::Keep(const WorkerEnv& env) {
   if (torch_store_) torch_store_->AddWorker(worker.rank, pid);
   if (store_witness_) store_witness_->AddWorker(worker.rank, pid);
   hang_watch_.OnSpawned(env.local_rank.value(), pid);
+  NoteStart(&status::WorkerStarts::kept);
   guardian_.SignalGroup(found->first, SIGWINCH);  // its terminal may have another size
   Feed(WorkerSpawned{worker.round, env.local_rank, pid});
   if (worker_service_.SendNextRound(env.local_rank, EnvironmentOfWorker(env))) {

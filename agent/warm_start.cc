@@ -67,6 +67,7 @@ void WarmStart::OnStart(WorkerCommand& command) {
   for (const std::string& variable : command.environment) {
     if (!IsOfOneWorker(variable)) next_.environment.push_back(variable);
   }
+  if (phase_ == Phase::kNone) why_afresh_ = "it was not known yet what they import";
   if (phase_ == Phase::kNone || phase_ == Phase::kFailed) return;
   std::string reason;
   if (phase_ == Phase::kMade) {
@@ -83,7 +84,9 @@ void WarmStart::OnStart(WorkerCommand& command) {
     ++num_asked_;
     return;
   }
-  if (!reason.empty() && num_afresh_++ == 0) say_(absl::StrCat("workers start afresh: ", reason));
+  if (reason.empty()) return;
+  if (num_afresh_++ == 0) say_(absl::StrCat("workers start afresh: ", reason));
+  why_afresh_ = std::move(reason);
 }
 
 void WarmStart::OnStarted() {
@@ -121,6 +124,7 @@ void WarmStart::OnState(const WarmState& state) {
     say_(absl::StrCat("the warm process is ready: ", state.text, "; restarts fork it"));
     return;
   }
+  why_afresh_ = absl::StrCat("the warm process cannot fork them: ", state.text);
   say_(absl::StrCat("workers start afresh, since the warm process cannot fork them: ", state.text));
   // One that was ready is replaced once workers have been started; another would fail again.
   phase_ = phase_ == Phase::kReady ? Phase::kWanted : Phase::kFailed;

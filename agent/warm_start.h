@@ -38,6 +38,8 @@ class WarmStart {
   void OnListed();
   void OnState(const WarmState& state);
   void OnSpawned(bool is_forked);
+  // Why the last worker that could not be forked could not; "" where none is to be.
+  const std::string& why_afresh() const { return why_afresh_; }
 
  private:
   bool is_on() const { return !options_.modules.empty(); }
@@ -55,6 +57,7 @@ class WarmStart {
   int num_asked_ = 0;      // workers that were to be forked, and are not said to run
   int num_forked_ = 0;
   int num_afresh_ = 0;
+  std::string why_afresh_;
 };
 
 }  // namespace muster::agent

@@ -15,6 +15,7 @@
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "proto/io/http_door.h"
+#include "rendezvous/status/diary.h"
 
 namespace muster::agent {
 
@@ -40,6 +41,7 @@ struct AgentSight {
   const Lane files{"logs"};  // a file system may be stuck
   DiaryFile diary_file;
   JobDiary diary;
+  status::WorkerStarts starts;    // of this round, so far
   asio::steady_timer next_steps;  // of the diary
   Aside logs;
   LogFollowers log_followers;

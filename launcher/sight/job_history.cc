@@ -84,9 +84,28 @@ std::string EndOf(const RoundHistory& round, const std::vector<JobEvent>& events
   return said;
 }
 
+// When the first worker failed, or, where none had, the first node no longer ran.
+double BrokeOffAt(const RoundHistory& round, const JobHistory& job) {
+  double at = round.to;
+  for (const JobEvent& event : job.events) {
+    const bool is_its = event.entry.round == round.round;
+    if (is_its && event.entry.what == status::kFailure) at = std::min(at, event.at);
+  }
+  for (const NodeHistory& node : job.nodes) {
+    double ran_to = -1;
+    for (const TimeSlice& slice : node.slices) {
+      const bool ran = slice.spent == Spent::kRunning || slice.spent == Spent::kHung;
+      if (ran && slice.from < round.to && slice.to > round.from) ran_to = slice.to;
+    }
+    if (ran_to >= 0) at = std::min(at, ran_to);
+  }
+  return at;
+}
+
 std::vector<RoundHistory> RoundsOf(const JobHistory& job) {
   std::map<int64_t, RoundHistory> rounds;
   std::map<int64_t, std::map<int, int64_t>> steps;  // by round and rank: the last that was told
+  std::map<int64_t, double> started_at;             // by round: on the last of its nodes
   for (const JobEvent& event : job.events) {
     if (event.entry.what == status::kRound) {
       const bool is_first = !rounds.contains(event.entry.round);
@@ -95,6 +114,13 @@ std::vector<RoundHistory> RoundsOf(const JobHistory& job) {
       round.restart_count = event.entry.restart_count;
       round.shape = event.entry.shape;
       if (is_first) round.from = event.at;
+    } else if (event.entry.what == status::kStarted) {
+      RoundHistory& round = rounds[event.entry.round];
+      round.starts.kept += event.entry.starts.kept;
+      round.starts.forked += event.entry.starts.forked;
+      round.starts.fresh += event.entry.starts.fresh;
+      if (round.why_afresh.empty()) round.why_afresh = event.entry.text;
+      started_at[event.entry.round] = event.at;
     } else if (event.entry.what == status::kSteps) {
       for (const status::StepOfRank& told : event.entry.steps) {
         steps[event.entry.round][told.rank] = told.step;
@@ -112,6 +138,9 @@ std::vector<RoundHistory> RoundsOf(const JobHistory& job) {
                                           TimeIn(node, Spent::kHung, round.from, round.to));
     }
     round.ended_by = EndOf(round, job.events);
+    if (!out.empty() && round.starts.sum() > 0) {
+      round.back_after = started_at[round.round] - BrokeOffAt(out.back(), job);
+    }
     out.push_back(std::move(round));
   }
   return out;

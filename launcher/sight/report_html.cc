@@ -104,10 +104,11 @@ void AddRounds(const JobHistory& job, std::string& out) {
   for (const RoundHistory& round : job.rounds) {
     rows.push_back({absl::StrCat(round.round), absl::StrCat("+", ShortTime(round.from)),
                     ShortTime(round.ran), absl::StrCat(round.shape.num_nodes),
-                    absl::StrCat(round.shape.world_size),
+                    absl::StrCat(round.shape.world_size), StartsInWords(round),
                     round.step < 0 ? "" : absl::StrCat(round.step), round.ended_by});
   }
-  AddTable("Rounds", {"round", "from", "ran for", "nodes", "ranks", "to step", "ended by"}, rows,
+  AddTable("Rounds",
+           {"round", "from", "ran for", "nodes", "ranks", "workers", "to step", "ended by"}, rows,
            out);
 }
 

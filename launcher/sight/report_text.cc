@@ -36,14 +36,22 @@ void AddSection(const std::string& title, const std::vector<std::string>& items,
   }
 }
 
+std::string Brief(double seconds) {
+  if (seconds >= 10) return ShortTime(seconds);
+  return absl::StrFormat("%.*fs", seconds < 1 ? 2 : 1, seconds);
+}
+
 std::string At(double at) { return absl::StrCat("+", ShortTime(at)); }
 
 std::vector<std::string> RoundLines(const JobHistory& job) {
   std::vector<std::string> lines;
   for (const RoundHistory& round : job.rounds) {
-    std::string line = absl::StrCat(
-        At(round.from), "  round ", round.round, ": ", Counted(round.shape.num_nodes, "node"), ", ",
-        Counted(round.shape.world_size, "rank"), ", ran for ", ShortTime(round.ran));
+    std::string line = absl::StrCat(At(round.from), "  round ", round.round, ": ",
+                                    Counted(round.shape.num_nodes, "node"), ", ",
+                                    Counted(round.shape.world_size, "rank"));
+    const std::string starts = StartsInWords(round);
+    if (!starts.empty()) absl::StrAppend(&line, " (", starts, ")");
+    absl::StrAppend(&line, ", ran for ", ShortTime(round.ran));
     if (round.step >= 0) absl::StrAppend(&line, ", to step ", round.step);
     if (round.step > round.slowest_step && round.slowest_rank >= 0) {
       absl::StrAppend(&line, " (rank ", round.slowest_rank, " to ", round.slowest_step, ")");
@@ -112,6 +120,18 @@ std::string TimeInWords(const JobHistory& job, double at) {
   return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", time, absl::UTCTimeZone());
 }
 
+std::string StartsInWords(const RoundHistory& round) {
+  if (round.back_after < 0) return "";
+  std::string words;
+  for (const auto& [count, how] :
+       {std::pair(round.starts.kept, " kept"), std::pair(round.starts.forked, " forked"),
+        std::pair(round.starts.fresh, " fresh")}) {
+    if (count > 0) absl::StrAppend(&words, words.empty() ? "" : ", ", count, how);
+  }
+  if (!round.why_afresh.empty()) absl::StrAppend(&words, " because ", round.why_afresh);
+  return absl::StrCat(words, ", back after ", Brief(round.back_after));
+}
+
 std::vector<std::string> LostInWords(const JobHistory& job) {
   std::vector<std::pair<double, Spent>> lost;
   for (const Spent spent : status::kAllSpent) {
@@ -122,9 +142,7 @@ std::vector<std::string> LostInWords(const JobHistory& job) {
   absl::c_stable_sort(lost, [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<std::string> words;
   for (const auto& [seconds, spent] : lost) {
-    words.push_back(
-        absl::StrCat(ToString(spent), " ",
-                     seconds < 10 ? absl::StrFormat("%.1fs", seconds) : ShortTime(seconds)));
+    words.push_back(absl::StrCat(ToString(spent), " ", Brief(seconds)));
   }
   return words;
 }

@@ -18,6 +18,9 @@ std::string ReportText(const JobHistory& job);
 std::string OutcomeInWords(const JobHistory& job);
 // "2026-11-25 13:00:05 UTC".
 std::string TimeInWords(const JobHistory& job, double at);
+// "2 kept, 1 forked, back after 0.20s": where the workers of a round had their processes from, and
+// how long after the round before broke off they ran. "": it is the first, or no diary tells.
+std::string StartsInWords(const RoundHistory& round);
 // What the nodes' time that was no goodput was spent on, the most first: "hung 8.2s", on average of
 // the nodes.
 std::vector<std::string> LostInWords(const JobHistory& job);

@@ -49,6 +49,9 @@ DiaryEntry EntryOf(const nlohmann::json& json) {
   Get(json, "first_rank", entry.shape.first_rank);
   Get(json, "num_ranks", entry.shape.num_ranks);
   Get(json, "world_size", entry.shape.world_size);
+  Get(json, "kept", entry.starts.kept);
+  Get(json, "forked", entry.starts.forked);
+  Get(json, "fresh", entry.starts.fresh);
   const auto steps = json.find("steps");
   if (steps == json.end() || !steps->is_array()) return entry;
   for (const nlohmann::json& pair : *steps) {
@@ -103,6 +106,9 @@ std::string ToJsonLine(const DiaryEntry& entry) {
   Put(json, "first_rank", entry.shape.first_rank, usual.shape.first_rank);
   Put(json, "num_ranks", entry.shape.num_ranks, usual.shape.num_ranks);
   Put(json, "world_size", entry.shape.world_size, usual.shape.world_size);
+  Put(json, "kept", entry.starts.kept, usual.starts.kept);
+  Put(json, "forked", entry.starts.forked, usual.starts.forked);
+  Put(json, "fresh", entry.starts.fresh, usual.starts.fresh);
   Put(json, "rank", entry.rank, usual.rank);
   Put(json, "exit_code", entry.exit_code, usual.exit_code);
   Put(json, "signal", entry.signal, usual.signal);

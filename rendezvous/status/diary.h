@@ -44,6 +44,7 @@ std::optional<Spent> ParseSpent(absl::string_view text);
 inline constexpr char kBegan[] = "began";      // the first: run id, node, nodes wanted
 inline constexpr char kTurned[] = "turned";    // to another way to spend time, `spent`
 inline constexpr char kRound[] = "round";      // agreed on: its number, ranks and nodes
+inline constexpr char kStarted[] = "started";  // all workers of the round here run
 inline constexpr char kFailure[] = "failure";  // of a worker here
 inline constexpr char kNotice[] = "notice";    // who is waited for
 inline constexpr char kVerdict[] = "verdict";  // it is a hang
@@ -68,6 +69,14 @@ struct RoundShape {
   int world_size = 0;
 };
 
+// Where the workers of a round have their processes from.
+struct WorkerStarts {
+  int kept = 0;    // from the round before
+  int forked = 0;  // by the warm process
+  int fresh = 0;
+  int sum() const { return kept + forked + fresh; }
+};
+
 struct DiaryEntry {
   std::string what;
   int64_t unix_millis = 0;
@@ -82,7 +91,8 @@ struct DiaryEntry {
   std::vector<StepOfRank> steps;
   std::string run_id;  // of kBegan, as the node
   std::string node;
-  RoundShape shape;  // of kBegan, as far as it is known then, and of kRound
+  RoundShape shape;     // of kBegan, as far as it is known then, and of kRound
+  WorkerStarts starts;  // of kStarted; `text`: why some are fresh
 };
 
 // One line with its end. What is not known, or does not belong to the entry, is left out.

@@ -69,6 +69,8 @@ TEST_F(Survive, TheLossOfAWorkerInItsOwnProcesses) {
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.err, HasSubstr("2 on "));
   EXPECT_THAT(result.err, HasSubstr("would go on in the next round"));
+  const SubprocessResult report = Run({"report", logs});
+  EXPECT_THAT(report.out, HasSubstr("(2 kept, 1 fresh, back after "));
   // What a process says stays in one place, and reaches the console in every round.
   const std::string last = absl::StrCat("pid ", before[2], " has the place round2.rank2\n");
   EXPECT_THAT(result.out, HasSubstr(last));

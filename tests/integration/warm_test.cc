@@ -71,13 +71,15 @@ int CountOf(const std::string& part, const std::string& text) {
 TEST_F(Warm, AForkedWorkerFindsWhatAFreshOneFinds) {
   for (const char* how : {"kill", "exception"}) {
     SCOPED_TRACE(how);
-    Subprocess job = StartJob({"--warm=bank"}, how);
+    const std::string logs = absl::StrCat(directory(), "/", how);
+    Subprocess job = StartJob({"--warm=bank", "--log_dir=" + logs}, how);
     ASSERT_TRUE(BothHaveSpoken(0));
     ASSERT_TRUE(job.WaitForOutput(kReady));
     EndFirstAttempt();
     const SubprocessResult result = job.Wait();
     EXPECT_THAT(result, ExitsWith(0));
     EXPECT_THAT(result.err, HasSubstr(kForked));
+    EXPECT_THAT(Run({"report", logs}).out, HasSubstr("(2 forked, back after "));
     for (const int rank : {0, 1}) {
       const Json fresh = Found(0, rank), forked = Found(1, rank);
       ASSERT_TRUE(fresh.is_object() && forked.is_object()) << fresh << forked;
@@ -120,9 +122,13 @@ TEST_F(Warm, AnAttemptThatEndsBeforeItIsReadyIsFollowedByAFreshOne) {
   WriteFile(bank(),
             "import time, os\nPID = os.getpid()\n"
             "if 'RANK' not in dict(os.environ): time.sleep(60)\n");
-  const SubprocessResult result = StartJob({"--warm=bank"}, "exception").Wait();
+  const std::string logs = directory() + "/logs";
+  const SubprocessResult result =
+      StartJob({"--warm=bank", "--log_dir=" + logs}, "exception").Wait();
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.err, HasSubstr("the warm process is not ready yet"));
+  EXPECT_THAT(Run({"report", logs}).out,
+              HasSubstr("(2 fresh because the warm process is not ready yet, "));
   EXPECT_EQ(Found(1, 0)["own"]["imported_in"], Found(1, 0)["own"]["pid"]);
 }
 

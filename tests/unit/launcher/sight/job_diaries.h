@@ -39,6 +39,7 @@ inline std::string DiaryOf(const std::string& node, int first_rank, double began
   turn(began, "forming");
   round(4, 0);
   turn(5, "running");
+  add(5.5, {.what = status::kStarted, .round = 0, .starts = {.fresh = 2}});
   if (first_rank == 2) {
     add(15, {.what = status::kFailure,
              .round = 0,
@@ -54,6 +55,12 @@ inline std::string DiaryOf(const std::string& node, int first_rank, double began
   turn(16, "forming");
   round(17, 1);
   turn(18, "running");
+  add(18.5 + first_rank, {.what = status::kStarted,
+                          .round = 1,
+                          .text = first_rank == 0 ? "" : "the warm process is not ready yet",
+                          .starts = {.kept = first_rank == 0 ? 2 : 0,
+                                     .forked = first_rank == 0 ? 0 : 1,
+                                     .fresh = first_rank == 0 ? 0 : 1}});
   add(28, {.what = status::kSteps, .round = 1, .steps = {{.rank = first_rank, .step = 7}}});
   add(28, {.what = status::kNotice, .round = 1, .text = "rank 1 has not called all_reduce"});
   turn(28, "hung");

@@ -49,6 +49,18 @@ TEST(JobHistory, TellsOfEachRoundHowFarItCameAndWhoEndedIt) {
   EXPECT_NEAR(job.rounds[1].ran, 24, 1e-6) << "with what it hung";
 }
 
+TEST(JobHistory, TellsHowTheWorkersOfARoundCameBackAndAfterHowLong) {
+  const JobHistory job = TwoNodes();
+  EXPECT_EQ(job.rounds[0].starts.fresh, 4);
+  EXPECT_LT(job.rounds[0].back_after, 0) << "nothing had broken off";
+  const RoundHistory& again = job.rounds[1];
+  EXPECT_EQ(again.starts.kept, 2);
+  EXPECT_EQ(again.starts.forked, 1);
+  EXPECT_EQ(again.starts.fresh, 1);
+  EXPECT_EQ(again.why_afresh, "the warm process is not ready yet");
+  EXPECT_NEAR(again.back_after, 20.5 - 15, 1e-6) << "the last of its nodes, since the failure";
+}
+
 TEST(JobHistory, NamesAnIncidentOnceThoughEveryNodeWritesIt) {
   EXPECT_THAT(TwoNodes().incidents, SizeIs(1));
 }

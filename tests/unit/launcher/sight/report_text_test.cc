@@ -20,6 +20,7 @@ TEST(ReportText, SaysWhatHappenedOnOnePage) {
        {"job train ended well after 42s", "2 nodes, 4 ranks", "2023-11-14 22:13:20 UTC",
         "goodput 73.2 %", "lost, of each node: forming 6.0s, hung 4.0s",
         "+4s  round 0: 2 nodes, 4 ranks, ran for 10s, to step 50",
+        "(2 kept, 1 forked, 1 fresh because the warm process is not", "back after 5.5s), ran for",
         "+15s  round 0, rank 3 on node2: exit code 7: ValueError: bad <batch>",
         "hang in round 1: rank 1 hangs; cause: it waits for its data; reported only",
         "+28s  rank 1 has not called all_reduce", "+32s  it goes on after all"}) {
