@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -27,6 +28,7 @@
 #include "agent/machine/leftovers.h"
 #include "agent/network/local_interfaces.h"
 #include "agent/process/runtime_directory.h"
+#include "launcher/local_cache.h"
 #include "launcher/node_facts.h"
 #include "launcher/omp_threads.h"
 #include "launcher/schedulers/step_daemon.h"
@@ -354,6 +356,13 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
       DecideOmpThreads(spec.omp_threads, options.node.local_world_size, cpus,
                        !VariableOrEmpty(invocation.environment, kThreadsVariable).empty());
   if (threads.threads > 0) options.environment[kThreadsVariable] = absl::StrCat(threads.threads);
+  if (!spec.program.local_cache.empty()) {
+    const EnvironmentMap caches =
+        LocalCacheVariables(std::filesystem::absolute(spec.program.local_cache).lexically_normal(),
+                            invocation.environment);
+    MUSTER_RETURN_IF_ERROR(MakeLocalCache(caches));
+    options.environment.insert(caches.begin(), caches.end());
+  }
   if (!threads.note.empty()) setup.notes.push_back(std::move(threads.note));
   for (std::string& note : NotesOnVariables(invocation.environment)) {
     setup.notes.push_back(std::move(note));

@@ -319,6 +319,11 @@ std::vector<Option> ProgramOptions(RunChoices& to) {
                "attempt, to fork the workers of later attempts; auto: those of torch, "
                "numpy, transformers and accelerate that the first attempt imported [none]",
        .read = Into(ParseModules, spec.program.warm)},
+      {.name = "local_cache",
+       .value_name = "DIR",
+       .help = "keep what PyTorch, Triton and CUDA compile at run time in DIR, on this node's disk "
+               "(TRITON_CACHE_DIR and the like, where unset) [none]",
+       .read = Into(ParseText, spec.program.local_cache)},
       {.name = "numa_binding",
        .value_name = "NAME",
        .help = "bind workers to CPUs: node, socket, exclusive or core-complex [none]",
@@ -416,7 +421,8 @@ bool HasNoVariable(const std::string& name) {
         "use_env",      "console",       "fold",          "log_format",   "log_level",
         "config_file",  "ilab",          "hostfile",      "include",      "exclude",
         "num_nodes",    "num_gpus",      "no_local_rank", "ssh_port",     "ssh_config",
-        "omp_threads",  "network",       "strict_nodes",  "metrics",      "rank_variables"}) {
+        "omp_threads",  "network",       "strict_nodes",  "metrics",      "rank_variables",
+        "local_cache"}) {
     if (name == known) return true;
   }
   return false;

@@ -63,6 +63,7 @@ struct Program {
   // Modules that a warm process imports, which then forks workers; "auto" alone: those that the
   // first attempt has imported. Empty: workers are always started afresh.
   std::vector<std::string> warm;
+  std::string local_cache;  // of what is compiled at run time; empty: where it usually is
   friend bool operator==(const Program&, const Program&) = default;
 };
 

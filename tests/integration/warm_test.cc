@@ -208,6 +208,37 @@ TEST_F(Warm, WhatIsNoModuleIsRefused) {
   }
 }
 
+// What the first attempt has compiled lies where the second looks for it.
+TEST_F(Warm, ALocalCacheKeepsWhatPyTorchCompiles) {
+  if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
+  WriteFile(script(),
+            "import os, sys, torch\n"
+            "folder = os.environ['TORCHINDUCTOR_CACHE_DIR']\n"
+            "before = sum(len(files) for _, _, files in os.walk(folder))\n"
+            "x = torch.arange(64.0)\n"
+            "assert torch.equal(torch.compile(lambda x: x * 2 + 1)(x), x * 2 + 1)\n"
+            "print('found', before > 0, 'in', folder, 'and', os.environ['TRITON_CACHE_DIR'])\n"
+            "sys.exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')\n");
+  Environment changes = Changes();
+  changes["PYTHON_EXEC"] = PeerPython();
+  changes["TRITON_CACHE_DIR"] = "/chosen/by/the/user";
+  const std::string cache = directory() + "/cache";
+  const SubprocessResult result =
+      Start({"run", "--max_restarts=1", "--local_cache=" + cache, script()}, changes)
+          .Wait(absl::Seconds(170));
+  EXPECT_THAT(result, ExitsWith(0));
+  for (const char* found : {"False", "True"}) {
+    EXPECT_THAT(result.out, HasSubstr(absl::StrCat("found ", found, " in ", cache,
+                                                   "/inductor and /chosen/by/the/user\n")));
+  }
+}
+
+TEST_F(Warm, ALocalCacheThatCannotBeMadeIsRefused) {
+  const SubprocessResult result = Run({"run", "--local_cache=/dev/null/cache", script()});
+  EXPECT_THAT(result, ExitsWith(2));
+  EXPECT_THAT(result.err, HasSubstr("--local_cache: /dev/null/cache/"));
+}
+
 // Four ranks of PyTorch; what the first attempt has imported is found by the hook.
 TEST_F(Warm, RanksOfPyTorchMeetAgainInForkedProcesses) {
   if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;

@@ -103,6 +103,7 @@ const std::vector<Room>& Rooms() {
       {"launcher/main.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
       {"launcher/doctor/look.", {"proto/", "agent/machine/", "agent/network/", "launcher/"}},
       {"launcher/doctor/measure.", {"proto/", "launcher/doctor/"}},
+      {"launcher/local_cache.", {"proto/spec/", "launcher/"}},
       {"launcher/node_facts.", {"proto/", "agent/machine/", "agent/network/", "launcher/"}},
       {"launcher/node_setup.", {"proto/", "rendezvous/", "agent/", "launcher/"}},
       {"launcher/hosts/ssh_session.", {"proto/", "launcher/hosts/"}},

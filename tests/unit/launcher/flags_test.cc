@@ -59,6 +59,7 @@ TEST(ParseFlags, FillsEveryFieldOfTheSpec) {
                               "--duplicate_stdout_filters=a,b",
                               "--node_rank=1",
                               "--local_addr=10.0.0.2",
+                              "--local_cache=/nvme",
                               "--numa_binding=node",
                               "--signals_to_handle=TERM",
                               "--shutdown_timeout=5",
@@ -92,6 +93,7 @@ TEST(ParseFlags, FillsEveryFieldOfTheSpec) {
   EXPECT_THAT(spec.logs.duplicate_stdout_filters, ElementsAre("a", "b"));
   EXPECT_EQ(spec.node_rank, 1);
   EXPECT_EQ(spec.network.local_addr, "10.0.0.2");
+  EXPECT_EQ(spec.program.local_cache, "/nvme");
   EXPECT_EQ(spec.numa_binding, NumaBinding::kNode);
   EXPECT_THAT(spec.signals_to_handle, ElementsAre(SIGTERM));
   EXPECT_EQ(spec.shutdown_timeout, absl::Seconds(5));
