@@ -181,9 +181,12 @@ void WarmParent::End(std::string why, News& news) {
 
 WarmParent::News WarmParent::Turn(MonoTime now) {
   News news;
-  // Before the writer finds the socket closed: it has said why.
   ReadFrames(news);
-  if (!is_ended_ && !writer_.Flush().ok()) End("it has ended", news);
+  if (!is_ended_ && !writer_.Flush().ok()) {
+    // Why it has ended may have come since.
+    ReadFrames(news);
+    if (!is_ended_) End("it has ended", news);
+  }
   std::vector<Pending> left;
   for (Pending& pending : pending_) {
     const std::optional<pid_t> pid =
