@@ -339,6 +339,7 @@ void WorkerService::Forward(uint64_t connection_id, StoreRequest request) {
   pending_[id] = {connection_id, request.request_id};
   request.request_id = id;
   request.round = round_;
+  request.instance = instance_;
   OnLease();  // in order
   const absl::Status may = may_publish_();
   if (may.ok()) {
@@ -354,7 +355,10 @@ void WorkerService::AskForAgent(StoreOperation operation,
                                 std::function<void(const StoreReply&)> then) {
   const uint64_t id = next_request_id_++;
   pending_[id].own = std::move(then);
-  forward_({.request_id = id, .round = round_, .operation = std::move(operation)});
+  forward_({.request_id = id,
+            .round = round_,
+            .operation = std::move(operation),
+            .instance = instance_});
 }
 
 void WorkerService::OnLease() {

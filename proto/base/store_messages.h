@@ -79,8 +79,10 @@ using StoreOperation = std::variant<StoreSet, StoreGet, StoreWait, StoreAdd, Sto
 struct StoreRequest {
   // Grows with each request of this agent; a repeated one gets the same answer.
   uint64_t request_id = 0;
-  Round round = kNoRound;  // the scope: keys of one round are never seen in another
+  // The scope: keys of one round are never seen in another.
+  Round round = kNoRound;
   StoreOperation operation;
+  Instance instance;  // the round's; 0: not told, by an agent of an older version
 };
 
 struct StoreReply {

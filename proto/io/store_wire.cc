@@ -119,6 +119,7 @@ StoreOperation DecodeOperation(const proto::StoreRequest& in, WireCheck& check) 
 void Encode(const StoreRequest& request, proto::StoreRequest* out) {
   out->set_request_id(request.request_id);
   out->set_round(request.round.value());
+  out->set_instance(request.instance.value());
   std::visit(OperationEncoder{out}, request.operation);
 }
 
@@ -135,6 +136,7 @@ absl::StatusOr<StoreRequest> Decode(const proto::StoreRequest& in) {
   out.request_id = in.request_id();
   out.round = Round(check.Range<int64_t>("round", in.round(), kNoRound.value(),
                                          std::numeric_limits<int64_t>::max()));
+  out.instance = Instance(in.instance());
   out.operation = DecodeOperation(in, check);
   if (!check.status().ok()) return check.status();
   return out;

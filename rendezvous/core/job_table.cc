@@ -291,6 +291,12 @@ std::vector<JobTable::JobEffect> JobTable::OnStoreRequest(const JobKey& key, Inc
     out.push_back({key, SendStoreReply{from, std::move(reply)}});
     return out;
   }
+  // Rounds of two instances have the same numbers.
+  if (request.instance != Instance() && request.instance != job->second.instance) {
+    out.push_back(
+        {key, SendStoreReply{from, RefuseStoreRequest(request, "the job has been formed again")}});
+    return out;
+  }
   if (commit != nullptr) {
     StepCore(job, CommitRequested{from, request.request_id, request.round, *commit}, now, out);
     return out;
@@ -528,10 +534,11 @@ void JobTable::PutOff(Jobs::iterator job) {
 
 bool JobTable::MayPublishAfterEnd(const JobKey& key, Incarnation from, Round round,
                                   const CommitCheckpoint& commit) const {
-  return std::any_of(ended_.begin(), ended_.end(), [&](const EndedJob& ended) {
-    return ended.key == key && ended.instance == commit.instance && ended.round == round &&
-           ended.members.contains(from);
-  });
+  // A later instance of the job may have published since.
+  const auto newest = std::find_if(ended_.rbegin(), ended_.rend(),
+                                   [&](const EndedJob& ended) { return ended.key == key; });
+  return newest != ended_.rend() && newest->instance == commit.instance && newest->round == round &&
+         newest->members.contains(from);
 }
 
 void JobTable::RememberEnd(EndedJob ended, MonoTime now) {

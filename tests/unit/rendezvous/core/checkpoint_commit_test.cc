@@ -173,6 +173,32 @@ TEST(CommitThroughTheTable, IsForTheWorkersOfAJobThatIsOverUntilItIsFormedAnew) 
   table.OnReport(key, Incarnation(3), comer, At(103));
   ASSERT_TRUE(table.FindState(key) != nullptr);
   EXPECT_TRUE(absl::IsAborted(commit(Incarnation(1), Round(0))));
+  comer.sequence = 2;
+  comer.instance = instance.Next();
+  comer.round = Round(0);
+  comer.phase = AgentPhase::kLeaving;
+  comer.departure = Departure{.signal = SIGTERM};
+  table.OnReport(key, Incarnation(3), comer, At(104));
+  ASSERT_TRUE(table.FindState(key) == nullptr);
+  EXPECT_TRUE(absl::IsAborted(commit(Incarnation(1), Round(0)))) << "it has been formed since";
+}
+
+// What the agent of a node sends again may come when the node is in another instance's round.
+TEST(CommitThroughTheTable, IsOfTheInstanceThatTheRoundIsOfAsEachRequestToTheStoreIs) {
+  JobTable table({.term = ServerTerm(1)});
+  const JobKey key{"", "a"};
+  AgentReport report{.sequence = 1, .node = Describe("node1"), .settings = Settings(1, 1)};
+  table.OnReport(key, Incarnation(1), report, At(100));
+  const Instance instance = FirstInstanceOf(ServerTerm(1));
+  uint64_t id = 0;
+  const auto set = [&](Instance of) {
+    const auto effects = table.OnStoreRequest(
+        key, Incarnation(1), {++id, Round(0), StoreSet{"key", "value"}, of}, At(101));
+    return std::get<SendStoreReply>(effects.at(0).effect).reply.status;
+  };
+  EXPECT_TRUE(absl::IsAborted(set(instance.Next())));
+  EXPECT_EQ(set(instance), absl::OkStatus());
+  EXPECT_EQ(set(Instance()), absl::OkStatus()) << "an older agent does not tell";
 }
 
 // --- What commits say of a program's progress

@@ -247,7 +247,8 @@ TEST(DirectiveFromTheWire, IsRefusedWhenARefusalIsNoError) {
 class StoreRequestOnTheWire : public testing::TestWithParam<StoreOperation> {};
 
 TEST_P(StoreRequestOnTheWire, KeepsAndFillsEveryField) {
-  const StoreRequest request{.request_id = 9, .round = Round(3), .operation = GetParam()};
+  const StoreRequest request{
+      .request_id = 9, .round = Round(3), .operation = GetParam(), .instance = Instance(4)};
   proto::StoreRequest message, again;
   Encode(request, &message);
   EXPECT_EQ(UnsetFields(message), std::vector<std::string>());
@@ -255,6 +256,7 @@ TEST_P(StoreRequestOnTheWire, KeepsAndFillsEveryField) {
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->request_id, 9u);
   EXPECT_EQ(back->round, Round(3));
+  EXPECT_EQ(back->instance, Instance(4));
   EXPECT_EQ(back->operation.index(), request.operation.index());
   Encode(*back, &again);
   EXPECT_EQ(again.SerializeAsString(), message.SerializeAsString());
