@@ -215,7 +215,8 @@ class SimCluster {
     std::pair<Instance, Round> newest_round;
     int64_t step = 0;
     std::map<Instance, int> restarts_used;
-    std::map<Instance, JobOutcome> outcomes;  // as anybody was told
+    std::map<Instance, JobOutcome> outcomes;        // as somebody was told first
+    std::map<Instance, JobOutcome> final_outcomes;  // as somebody was told first when it had ended
   };
 
   // --- sim_cluster.cc: agents

@@ -182,7 +182,7 @@ void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcom
   // A newcomer that has waited for the end is told it as one of no instance.
   const bool is_known = std::any_of(fate.outcomes.begin(), fate.outcomes.end(),
                                     [&](const auto& entry) { return entry.second == outcome; });
-  const auto [place, is_new] = fate.outcomes.emplace(directive.instance, outcome);
+  const bool is_new = fate.outcomes.emplace(directive.instance, outcome).second;
   if (is_new && !is_known) {
     fate.causes.ended.emplace(directive.instance, schedule_.now());
     coverage_.successes += outcome.exit_code == 0;
@@ -198,13 +198,15 @@ void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcom
                         outcome.reason, "), but ", why));
     }
   }
-  if (place->second == outcome || fate.causes.has_hostile_member) return;
-  // While a job is ending, failures still come in, and only those that leave are told early. A
-  // server without the job's state has its outcome from one agent.
+  if (fate.causes.has_hostile_member) return;
+  // While a job is ending, failures still come in, and those that leave are told what there is by
+  // then. A server without the job's state has its outcome from one agent.
   const rendezvous::JobState* state = table_->FindState(KeyOf(job));
   const bool is_final = state == nullptr || state->phase == rendezvous::JobPhase::kEnded;
   if (!is_final || (!KnowsAllRounds() && !IsOfThisLife(directive.instance))) return;
-  Fail(absl::StrCat("C5: two outcomes of one instance: \"", place->second.reason, "\" and \"",
+  const JobOutcome& told = fate.final_outcomes.emplace(directive.instance, outcome).first->second;
+  if (told == outcome) return;
+  Fail(absl::StrCat("C5: two outcomes of one instance: \"", told.reason, "\" and \"",
                     outcome.reason, "\""));
 }
 

@@ -176,8 +176,10 @@ std::vector<StoreRequest> SimCluster::DrawOddRequests(Node& node) {
   const auto ask = [&](StoreOperation operation) {
     const uint64_t id = ++node.store_requests;
     node.expected[id] = "";
-    requests.push_back(
-        {.request_id = id, .round = node.assignment->round, .operation = std::move(operation)});
+    requests.push_back({.request_id = id,
+                        .round = node.assignment->round,
+                        .operation = std::move(operation),
+                        .instance = node.assignment->instance});
   };
   const auto exchange = [&](int rank, int size, std::string unique_id) {
     ask(UniqueIdExchange{.group = "odd",

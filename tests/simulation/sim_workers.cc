@@ -247,8 +247,10 @@ uint64_t SimCluster::SendStoreRequest(Node& node, StoreOperation operation,
   const uint64_t id = ++node.store_requests;
   if (!node.is_connected) return id;
   node.expected[id] = expected;
-  const StoreRequest request{
-      .request_id = id, .round = node.assignment->round, .operation = std::move(operation)};
+  const StoreRequest request{.request_id = id,
+                             .round = node.assignment->round,
+                             .operation = std::move(operation),
+                             .instance = node.assignment->instance};
   Deliver(node.incarnation, Direction::kUp,
           [this, from = node.incarnation, life = server_life_, request] {
             if (life != server_life_) return;
