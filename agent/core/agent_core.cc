@@ -539,13 +539,7 @@ void AgentCore::ClimbLadder(Turn& turn) {
 // changed since it began: an end of the job that arrives in the middle of a restart wins.
 void AgentCore::GroundReached(Turn& turn) {
   ladder_.ReachGround();
-  const std::vector<int>& unkillable = workers_.unkillable_pids();
-  if (!unkillable.empty() && ladder_.after() == After::kJoin) {
-    ending_.Depart({.reason = absl::StrCat(options_.node.name, " could not end pid ",
-                                           absl::StrJoin(unkillable, ", "))});
-    ladder_.Aim(After::kLeave);
-    Report(turn);
-  }
+  if (ladder_.after() == After::kJoin) DepartIfUnkillable(turn);
   const bool is_followed = ladder_.after() == After::kAsk || ladder_.after() == After::kJoin;
   if (!is_followed && EndSurvivors(turn)) return;
   switch (ladder_.after()) {
@@ -570,7 +564,22 @@ void AgentCore::GroundReached(Turn& turn) {
   }
 }
 
+// A worker that lives on may hold what the next round needs.
+bool AgentCore::DepartIfUnkillable(Turn& turn) {
+  const std::vector<int>& unkillable = workers_.unkillable_pids();
+  if (unkillable.empty()) return false;
+  ending_.Depart({.reason = absl::StrCat(options_.node.name, " could not end pid ",
+                                         absl::StrJoin(unkillable, ", "))});
+  ladder_.Aim(After::kLeave);
+  Report(turn);
+  return true;
+}
+
 void AgentCore::JoinAgain(Turn& turn) {
+  if (DepartIfUnkillable(turn)) {
+    if (!EndSurvivors(turn)) Conclude(ending_.OutcomeOfDeparture(), turn);
+    return;
+  }
   if (phase_ != NodePhase::kReserving) Enter(NodePhase::kReserving);
   standing_.BeginJoin();
   workers_.LeaveRound();

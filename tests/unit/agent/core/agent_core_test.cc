@@ -192,6 +192,21 @@ TEST_F(AgentCoreTest, LeavesTheJobRatherThanRestartBesideAnUnkillableWorker) {
   EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 1);
 }
 
+// It has reported its own failure, and is told of the restart when its worker has been given up.
+TEST_F(AgentCoreTest, LeavesTheJobAlsoWhereTheRestartComesAfterTheUnkillableWorker) {
+  Run();
+  Exit(1, 5);
+  Do(Tick{}, kGrace);
+  Do(Tick{}, absl::Seconds(10));
+  Do(DescendantsGone{});
+  EXPECT_EQ(LastReport().phase, AgentPhase::kStopped);
+  Direct(StopRound{.round = Round(0), .cause = StopCause::kRestart, .reason = "restart 1 of 3"});
+  EXPECT_THAT(All<ReservePorts>(), IsEmpty());
+  EXPECT_EQ(LastReport().phase, AgentPhase::kLeaving);
+  ASSERT_THAT(All<Finish>(), SizeIs(1));
+  EXPECT_EQ(All<Finish>()[0].outcome.exit_code, 1);
+}
+
 TEST_F(AgentCoreTest, LetsWhatSuccessfulWorkersLeftRunningEndByItself) {
   Run();
   Exit(0, 0);
