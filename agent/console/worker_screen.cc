@@ -293,7 +293,7 @@ void WorkerScreen::Put(absl::string_view glyph, int columns) {
     LineFeed();
     cursor_column_ = 0;
   }
-  const size_t end = static_cast<size_t>(cursor_column_ + columns);
+  const size_t end = static_cast<size_t>(cursor_column_) + static_cast<size_t>(columns);
   if (row().size() < end) row().resize(end, Cell{" ", ""});
   // Half of a wide character makes no sense.
   if (row()[cursor_column_].glyph.empty() && cursor_column_ > 0)

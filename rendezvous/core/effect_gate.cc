@@ -12,8 +12,9 @@ EffectGate::Passed EffectGate::Push(std::vector<JobTable::JobEffect> effects) {
   for (JobTable::JobEffect& effect : effects) {
     if (!std::holds_alternative<KeepJob>(effect.effect)) continue;
     if (passed.to_write.empty()) passed.ticket = ++newest_;
-    passed.to_write.push_back(std::move(effect));
-    effect.effect = KeepJob{};  // what is left of it is passed over below
+    // What is left of it is passed over below.
+    passed.to_write.push_back(
+        std::exchange(effect, JobTable::JobEffect{.job = {}, .effect = KeepJob{}}));
   }
   for (JobTable::JobEffect& effect : effects) {
     if (std::holds_alternative<KeepJob>(effect.effect)) continue;

@@ -36,8 +36,8 @@ class BackwardTimes {
     for (int p = first; p < end; ++p) {
       if (last_use_[p] != kNever) last = std::max(last, last_use_[p]);
     }
-    const auto next = static_cast<size_t>(last + 1);
-    if (next >= trace_.backward_uses.size()) return true;
+    const int next = last + 1;
+    if (next >= static_cast<int>(trace_.backward_uses.size())) return true;
     const int finished = trace_.backward_uses[next].finished;
     return std::all_of(readiness_.begin() + first, readiness_.begin() + end, [&](int place) {
       return place < finished || place == static_cast<int>(readiness_.size());
