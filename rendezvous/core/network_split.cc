@@ -61,6 +61,7 @@ NetworkSplit SplitMembers(JobState& state, const std::vector<FailedPair>& pairs)
 }
 
 std::vector<Incarnation> ThoseTogether(const JobState& state, std::vector<Incarnation> nodes) {
+  const std::vector<Incarnation> asked = nodes;
   // Few nodes have any: the others are not looked at again.
   absl::btree_map<Incarnation, absl::btree_set<Incarnation>> apart;
   for (const Incarnation node : nodes) {
@@ -79,11 +80,23 @@ std::vector<Incarnation> ThoseTogether(const JobState& state, std::vector<Incarn
       most = found->second.size();
       worst = node;
     }
-    if (worst == nodes.end()) return nodes;
+    if (worst == nodes.end()) break;
     for (auto& [unused, others] : apart) others.erase(*worst);
     apart.erase(*worst);
     nodes.erase(worst);
   }
+  if (nodes.size() == asked.size()) return nodes;
+  // Who was left out for the sake of others that were left out later comes back.
+  absl::btree_set<Incarnation> stay(nodes.begin(), nodes.end());
+  for (const Incarnation node : asked) {
+    const auto& others = state.nodes.at(node).apart_from;
+    const bool reaches_all = std::none_of(others.begin(), others.end(),
+                                          [&](Incarnation other) { return stay.contains(other); });
+    if (reaches_all) stay.insert(node);
+  }
+  nodes = asked;
+  std::erase_if(nodes, [&](Incarnation node) { return !stay.contains(node); });
+  return nodes;
 }
 
 std::vector<Incarnation> MembersApartFrom(const JobState& state, const NodeState& node) {

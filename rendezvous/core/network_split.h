@@ -28,7 +28,7 @@ NetworkSplit SplitMembers(JobState& state, const std::vector<FailedPair>& pairs)
 
 // Those of `nodes`, which come best first, that go on together: again and again the one that most
 // others do not reach is left out, of several the last. So the larger side of a network in two
-// parts stays, and of equal sides that of the first.
+// parts stays, and of equal sides that of the first. Whoever reaches all that stay is among them.
 std::vector<Incarnation> ThoseTogether(const JobState& state, std::vector<Incarnation> nodes);
 
 // Members of the newest round that `node` does not reach, as far as is known.
