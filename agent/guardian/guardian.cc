@@ -156,6 +156,7 @@ class Guardian {
   void StartAfresh(const WorkerCommand& command) {
     auto result = StartWorker(command, open_files_, group_.get());
     if (const StartError* error = std::get_if<StartError>(&result)) {
+      early_signals_.erase(command.worker_id);
       Say(wire::SpawnFailed{command.worker_id, error->error_number, error->step});
       return;
     }
@@ -165,6 +166,9 @@ class Guardian {
   void Add(uint64_t worker_id, StartedWorker started, bool is_forked) {
     workers_[started.pid] = {worker_id, std::move(started.pidfd), std::move(started.exec_result),
                              is_forked};
+    const auto early = early_signals_.extract(worker_id);
+    if (early.empty()) return;
+    for (int signal : early.mapped()) SignalGroup(worker_id, signal);
   }
 
   // In place of an earlier one, which ends as its socket closes.
@@ -248,6 +252,7 @@ class Guardian {
       if (::kill(-pid, signal) != 0 && errno == ESRCH) ::kill(pid, signal);
       return;
     }
+    if (warm_ && warm_->IsForking(worker_id)) early_signals_[worker_id].push_back(signal);
   }
 
   MonoTime TrackersUntil() const { return trackers_until_.value_or(MonoNow() + kTrackerTime); }
@@ -328,6 +333,7 @@ class Guardian {
   FrameWriter writer_;
   Workers workers_;  // not reaped yet
   std::optional<WarmParent> warm_;
+  absl::btree_map<uint64_t, std::vector<int>> early_signals_;  // by worker that is being forked
   absl::btree_set<pid_t> warm_pids_;  // of it and of earlier ones, not reaped yet
   std::optional<int> sweep_signal_;
   std::optional<MonoTime> trackers_until_;  // those of killed workers

@@ -140,6 +140,12 @@ void WarmParent::Fork(const WorkerCommand& command) {
   pending_.push_back(std::move(pending));
 }
 
+bool WarmParent::IsForking(uint64_t worker_id) const {
+  return std::any_of(pending_.begin(), pending_.end(), [worker_id](const Pending& pending) {
+    return pending.order.command.worker_id == worker_id;
+  });
+}
+
 void WarmParent::AddPolled(std::vector<pollfd>& polled) const {
   if (!is_ended_) {
     const short events = writer_.empty() ? POLLIN : POLLIN | POLLOUT;

@@ -67,6 +67,8 @@ class WarmParent {
   bool CanFork(const WorkerCommand& command) const;
   // Only where CanFork. The outcome is in the news of a later turn.
   void Fork(const WorkerCommand& command);
+  // It was asked for, and its outcome is not in the news yet.
+  bool IsForking(uint64_t worker_id) const;
 
   void AddPolled(std::vector<pollfd>& polled) const;
   // Until when AddPolled's descriptors may be waited for.

@@ -100,6 +100,7 @@ class Agent {
                 },
             .on_spawn_failed = [this](uint64_t id, absl::Status status) { failures[id] = status; },
             .on_exited = [this](const WorkerExit& exit) { exits[exit.worker_id] = exit; },
+            .on_warm = [this](const WarmState& state) { is_warm = state.is_ready; },
             .on_empty = [this] { ++num_empty; },
             .on_lost = [this](const std::string& reason) { lost.push_back(reason); }});
   }
@@ -145,6 +146,7 @@ class Agent {
   std::map<uint64_t, absl::Status> failures;
   std::map<uint64_t, WorkerExit> exits;
   int num_empty = 0;
+  bool is_warm = false;
   std::vector<std::string> lost;
 };
 
@@ -344,6 +346,26 @@ TEST_F(Guardian, DoesNotLoseASignalThatFollowsTheStartAtOnce) {
   }
   ASSERT_TRUE(agent_.RunUntil([&] { return agent_.exits.size() == 20; }));
   for (const auto& [id, exit] : agent_.exits) EXPECT_EQ(exit.signal, SIGTERM) << "worker " << id;
+}
+
+// The warm process takes its time, and ends, so that the worker is started afresh.
+TEST_F(Guardian, DoesNotLoseASignalForAWorkerThatIsBeingForked) {
+  WorkerCommand command = Shell(0,
+                                "[ -n \"$WARM\" ] || exec sleep 1000\n"
+                                "printf '\\007\\000\\000\\000ready\\000x' >&3\n"
+                                "dd bs=1 count=1 <&3 >/dev/null 2>&1\n"
+                                "sleep 0.2\n");
+  WorkerCommand warm = command;
+  warm.start = WorkerStart::kWarm;
+  warm.environment.push_back("WARM=1");
+  agent_.client->Spawn(warm);
+  ASSERT_TRUE(agent_.RunUntil([&] { return agent_.is_warm; }));
+  command.worker_id = 1;
+  command.start = WorkerStart::kForked;
+  agent_.client->Spawn(command);
+  agent_.client->SignalGroup(1, SIGTERM);
+  ASSERT_TRUE(agent_.RunUntilExit(1));
+  EXPECT_EQ(agent_.exits[1].signal, SIGTERM);
 }
 
 TEST_F(Guardian, IgnoresSignalsForWorkersThatHaveEnded) {
