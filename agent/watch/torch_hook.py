@@ -383,6 +383,7 @@ def _prepare(module):
 
     module.init_process_group = wrapper
     module._muster_renew = functools.partial(_renew, todo, meetings)
+    module._muster_quiet = _Quiet  # for muster.survive, too
     if meetings is not None and create is not None:
         rendezvous._create_c10d_store = functools.wraps(create)(
             functools.partial(meetings.create, create)

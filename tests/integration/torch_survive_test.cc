@@ -125,6 +125,29 @@ TEST_F(TorchSurvive, EachRankInTurnIsReplacedAndTheLossesAreThoseOfAnUndisturbed
   ExpectOneEnd(kRanks);
 }
 
+// One dies before it has come to the store, the next as its gloo begins to listen. Both times the
+// others wait for it, and have the only state there is.
+TEST_F(TorchSurvive, ReplacementsThatDieAsTheyJoinCostTheOthersNoState) {
+  constexpr int kRanks = 4;
+  Hold(3);
+  Subprocess job = StartRanks(kRanks, {"--max_restarts=4", "--warm=auto"}, "ill");
+  ASSERT_TRUE(job.WaitForOutput("the warm process is ready", kLong));
+  const std::vector<pid_t> before = PidsAt(0, kRanks, 3);
+  ASSERT_FALSE(HasFailure());
+  ASSERT_EQ(kill(before[1], SIGKILL), 0);
+  LetGo(3);
+  const SubprocessResult result = job.Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("restart 3 of 4"));
+  EXPECT_THAT(result.err, HasSubstr("4 ranks go on at step 3; from rank 0 to rank 1"));
+  EXPECT_THAT(result.err, Not(HasSubstr("has not let go")));
+  EXPECT_THAT(result.err, Not(HasSubstr("TCPStore.cpp")));
+  for (int rank : {0, 2, 3}) {
+    EXPECT_EQ(Losses(rank).size(), static_cast<size_t>(kSteps)) << rank;  // one process
+  }
+  ExpectOneEnd(kRanks);
+}
+
 TEST_F(TorchSurvive, TheLossOfTwoRanksAtOnceLeavesTheOthersTheirProcesses) {
   Hold(4);
   Subprocess job = StartRanks(4, {"--max_restarts=3"});

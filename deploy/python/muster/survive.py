@@ -27,9 +27,11 @@ A step is done again where a rank is lost in its midst, so
   has half a step, and takes the whole state from another;
 * what else keeps count (a scheduler, a sampler) is moved on behind the optimizer's step.
 """
+import contextlib
 import gc
 import os
 import socket
+import struct
 import sys
 import threading
 import traceback
@@ -134,34 +136,82 @@ def _listening_ports():
 
 
 class _Links:
-    """The connections between the ranks of a group over gloo: those to a port on which a rank's
-    gloo listens. Neither the store's nor the program's are among them."""
+    """What this process may wait at for another rank of its round: the connections of its group
+    over gloo, those that gloo has yet to accept, and the store's. The program's own are not among
+    them. `size`: how many ranks the round has; `store_port`: of the launcher's store."""
 
-    def __init__(self):
+    def __init__(self, size, store_port):
+        self._size, self._store_port = size, store_port
+        self._before = _listening_ports()
+        self._is_left = threading.Event()
+        self._quiet = getattr(dist.distributed_c10d, "_muster_quiet", contextlib.nullcontext)()
         self._lock = threading.Lock()
-        self._is_cut = False
-        self._own, self._of_all = set(), set()
+        # Guarded by _lock.
+        self._own, self._of_all = None, set()
+        self._knocked = set()
+        self._thread = None
+
+    def own(self):
+        """The ports on which gloo listens here: those that were not there before."""
+        with self._lock:
+            own = self._own
+        return _listening_ports() - self._before if own is None else own
 
     def found(self, own, of_all):
         with self._lock:
             self._own, self._of_all = set(own), set(of_all)
-            is_cut = self._is_cut
-        if is_cut:
-            self.cut()
 
     def cut(self):
-        """Ends every wait for another rank, at both ends. May be called at any time."""
+        """Ends every wait for another rank, at both ends, from now until leave(). May be called at
+        any time."""
+        if self._is_left.is_set():
+            return
         with self._lock:
-            self._is_cut = True
-            own, of_all = self._own, self._of_all
+            if self._thread is None:
+                self._quiet.__enter__()  # of the store PyTorch would print a page of C++ frames
+                self._thread = threading.Thread(target=self._cut_what_comes, daemon=True)
+                self._thread.start()
+        self._cut_what_is_there()
+
+    def leave(self):
+        """Behind cut(): none of this group is left."""
+        self._is_left.set()
+        self._thread.join()
+        self._quiet.__exit__(None, None, None)
+
+    def _cut_what_comes(self):
+        """A group that is being made connects to the store, and to others, a little later."""
+        while not self._is_left.wait(0.05):
+            self._cut_what_is_there()
+
+    def _cut_what_is_there(self):
+        own = self.own()
+        with self._lock:
+            of_all = self._of_all
         for found in _tcp_sockets():
             try:
+                port = found.getsockname()[1]
                 if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    if port in own:
+                        self._knock(found)
                     continue
-                if found.getsockname()[1] in own or found.getpeername()[1] in of_all:
+                peer = found.getpeername()[1]
+                if port in own or peer in of_all or peer == self._store_port:
                     found.shutdown(socket.SHUT_RDWR)
             except OSError:  # not connected any more
                 pass
+
+    def _knock(self, listener):
+        """Comes in the place of each rank that has not come, and leaves: gloo waits without end for
+        a connection whose first eight bytes are the number of the pair, counted from 0."""
+        address = listener.getsockname()[:2]
+        with self._lock:
+            if address in self._knocked:
+                return
+            self._knocked.add(address)
+        for pair in range(self._size):
+            with socket.create_connection(address, timeout=1) as connection:
+                connection.sendall(struct.pack("=q", pair))
 
 
 class Job:
@@ -178,7 +228,7 @@ class Job:
         self._backend = backend
         self._wrap = wrap or torch.nn.parallel.DistributedDataParallel
         self._result = None  # of the last step
-        self._links = _Links()
+        self._links = None
         self._is_over = threading.Event()
         self._survives = False
         self._has_entered = False  # a round, whole
@@ -275,21 +325,26 @@ class Job:
         gc.collect()  # the wrapper's hooks at the parameters go with it
         if dist.is_initialized():
             dist.destroy_process_group()
+        else:
+            # PyTorch names groups in the store by their count, in which one that has failed half
+            # made stays. Ranks that have not tried it would wait for this one at another name.
+            dist.distributed_c10d._world.group_count = 0
+        self._links.leave()
 
     def _enter(self):
         """Joins the ranks of this round, and agrees with them on one state."""
-        self._links, self._is_over = _Links(), threading.Event()
-        links, is_over = self._links, self._is_over
+        links = _Links(int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("MASTER_PORT", 0)))
+        is_over = threading.Event()
+        self._links, self._is_over = links, is_over
 
         def on_round_over():
             is_over.set()
             links.cut()
 
         self._survives = self._backend == "gloo" and muster_job.survive_rounds(on_round_over)
-        before = _listening_ports()
         dist.init_process_group(self._backend)
         if self._survives:
-            own = sorted(_listening_ports() - before)
+            own = sorted(links.own())
             of_all = [None] * self.size
             dist.all_gather_object(of_all, own)
             links.found(own, [port for ports in of_all for port in ports])

@@ -1,13 +1,16 @@
 """Trains a small model under DDP with muster.survive, and leaves what each rank saw.
 
-usage: survive_ddp.py FOLDER STEPS [half|damaged]
+usage: survive_ddp.py FOLDER STEPS [half|ill]
 
 A rank waits in each step for FOLDER/go.STEP where the test has made FOLDER/hold.STEP. In FOLDER,
 `at.ATTEMPT.RANK` holds the rank's pid and the step that it has begun last, `losses.RANK` a line
-for each step of the newest attempt, `end.RANK` the checksum of its parameters.
+for each step of the newest attempt, `end.RANK` the checksum of its parameters. `ill`: processes of
+attempts 1 and 2 die as they join.
 """
 import os
+import signal
 import sys
+import threading
 import time
 import zlib
 
@@ -35,7 +38,24 @@ def hold(job, step):
         time.sleep(0.005)
 
 
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once_gloo_listens(before):
+    while survive._listening_ports() == before:
+        pass
+    die()
+
+
 def main():
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    if HOW == "ill" and attempt in "12":
+        time.sleep(0.5)  # for the others to wait for this one
+        if attempt == "1":
+            die()
+        before = survive._listening_ports()
+        threading.Thread(target=die_once_gloo_listens, args=(before,)).start()
     torch.set_num_threads(1)
     torch.manual_seed(int(os.environ["TORCHELASTIC_RESTART_COUNT"]))  # the replacement has others
     module = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.BatchNorm1d(64), torch.nn.Tanh(),
