@@ -26,10 +26,11 @@ EnvironmentMap LocalCacheVariables(const std::string& folder, const EnvironmentM
 }
 
 absl::Status MakeLocalCache(const EnvironmentMap& variables) {
-  for (const auto& [name, folder] : variables) {
-    const auto refuse = [&](const std::string& why) {
+  for (const auto& variable : variables) {
+    const std::string& folder = variable.second;
+    const auto refuse = [&variable](const std::string& why) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--local_cache: ", folder, " for ", name, ": ", why));
+          absl::StrCat("--local_cache: ", variable.second, " for ", variable.first, ": ", why));
     };
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(folder).parent_path(), error);
