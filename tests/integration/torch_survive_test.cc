@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <csignal>
 #include <map>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
 
@@ -31,11 +33,12 @@ class TorchSurvive : public JobTest {
     if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
   }
 
-  Subprocess StartRanks(int ranks, const Arguments& options = {}, const std::string& how = "") {
+  Subprocess StartRanks(int ranks, const Arguments& options = {}, const std::string& how = "",
+                        int steps = kSteps) {
     const std::string programs =
         absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs");
     Arguments line = Arguments{"run", absl::StrCat("--nproc_per_node=", ranks)} + options;
-    line = line + Arguments{programs + "/survive_ddp.py", out(), absl::StrCat(kSteps)};
+    line = line + Arguments{programs + "/survive_ddp.py", out(), absl::StrCat(steps)};
     if (!how.empty()) line.push_back(how);
     return Start(line, {{"PYTHONPATH", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")},
                         {"PYTHON_EXEC", PeerPython()},
@@ -144,6 +147,61 @@ TEST_F(TorchSurvive, ReplacementsThatDieAsTheyJoinCostTheOthersNoState) {
   EXPECT_THAT(result.err, Not(HasSubstr("TCPStore.cpp")));
   for (int rank : {0, 2, 3}) {
     EXPECT_EQ(Losses(rank).size(), static_cast<size_t>(kSteps)) << rank;  // one process
+  }
+  ExpectOneEnd(kRanks);
+}
+
+// Whatever they were at: in a step, between two, or about to join after the death before. A round
+// that has lasted for ten seconds is followed by another without a pause.
+TEST_F(TorchSurvive, FiftyDeathsAtRandomMomentsChangeNoLoss) {
+  constexpr int kRanks = 4, kDeaths = 50, kRestarts = 60, kLongRun = 2000;
+  EXPECT_THAT(StartRanks(kRanks, {}, "", kLongRun).Wait(kLong), ExitsWith(0));
+  const std::map<int, double> undisturbed = Losses(0);
+  ASSERT_EQ(undisturbed.size(), static_cast<size_t>(kLongRun));
+
+  Subprocess job = StartRanks(kRanks, {absl::StrCat("--max_restarts=", kRestarts), "--warm=auto"},
+                              "slow", kLongRun);
+  ASSERT_TRUE(job.WaitForOutput("the warm process is ready", kLong));
+  std::mt19937 draw(1);
+  const auto up_to = [&](int most) { return std::uniform_int_distribution<int>(0, most)(draw); };
+  const auto kill_one = [&](int attempt) {
+    const std::string at = ReadOut(absl::StrCat("at.", attempt, ".", up_to(kRanks - 1)));
+    pid_t pid = 0;
+    return absl::SimpleAtoi(*absl::StrSplit(at, ' ').begin(), &pid) && kill(pid, SIGKILL) == 0;
+  };
+  const auto are_all_in = [&](int attempt) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (ReadOut(absl::StrCat("at.", attempt, ".", rank)).empty()) return false;
+    }
+    return true;
+  };
+  // Any number of attempts may lie in between in which a rank died before all had come.
+  const auto newest = [&] {
+    int attempt = kRestarts;
+    while (attempt >= 0 && !are_all_in(attempt)) --attempt;
+    return attempt;
+  };
+  int deaths = 0, attempt = -1;
+  for (bool is_quick = false; deaths < kDeaths; is_quick = !is_quick) {
+    const int before = attempt;
+    ASSERT_TRUE(WaitUntil([&] { return (attempt = newest()) > before; }, absl::Seconds(90)))
+        << "no attempt after " << before << " and " << deaths << " deaths\n"
+        << ToString(job.Wait(absl::ZeroDuration()));
+    absl::SleepFor(absl::Milliseconds((is_quick ? 0 : 10'000) + up_to(400)));
+    deaths += kill_one(attempt) ? 1 : 0;
+    if (deaths % 5 != 0) continue;
+    absl::SleepFor(absl::Milliseconds(up_to(150)));
+    deaths += kill_one(attempt) ? 1 : 0;
+  }
+  LetGo(kLongRun - 1);
+  const SubprocessResult result = job.Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(0));
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const std::map<int, double> losses = Losses(rank);
+    EXPECT_FALSE(losses.empty());
+    for (const auto& [step, loss] : losses) {
+      EXPECT_NEAR(loss, undisturbed.at(step), 1e-5 * undisturbed.at(step)) << rank << ", " << step;
+    }
   }
   ExpectOneEnd(kRanks);
 }

@@ -1,11 +1,11 @@
 """Trains a small model under DDP with muster.survive, and leaves what each rank saw.
 
-usage: survive_ddp.py FOLDER STEPS [half|ill]
+usage: survive_ddp.py FOLDER STEPS [half|slow|ill]
 
 A rank waits in each step for FOLDER/go.STEP where the test has made FOLDER/hold.STEP. In FOLDER,
 `at.ATTEMPT.RANK` holds the rank's pid and the step that it has begun last, `losses.RANK` a line
 for each step of the newest attempt, `end.RANK` the checksum of its parameters. `ill`: processes of
-attempts 1 and 2 die as they join.
+attempts 1 and 2 die as they join. `slow`: five steps a second, until the last is let go.
 """
 import os
 import signal
@@ -21,6 +21,7 @@ from muster import survive
 
 FOLDER, STEPS = sys.argv[1], int(sys.argv[2])
 HOW = sys.argv[3] if len(sys.argv) > 3 else ""
+LAST = os.path.join(FOLDER, f"go.{STEPS - 1}")
 
 
 def write(name, text):
@@ -61,11 +62,13 @@ def main():
     module = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.BatchNorm1d(64), torch.nn.Tanh(),
                                  torch.nn.Linear(64, 1))
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, max(10, STEPS // 20), 0.5)
     job = survive.Job(module, optimizer, scheduler)
 
     def train(step):
         hold(job, step)
+        if HOW == "slow" and job.rank == step % job.size and not os.path.exists(LAST):
+            time.sleep(0.2)
         draw = torch.Generator().manual_seed(1000 * step + job.rank)
         x = torch.randn(8, 16, generator=draw)
         loss = ((job.model(x) - x.sum(1, keepdim=True)) ** 2).mean()
