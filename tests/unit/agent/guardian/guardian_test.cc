@@ -429,8 +429,10 @@ class GuardianOfTrackers : public Guardian {
  protected:
   GuardianOfTrackers() {
     const std::string fifo = directory_ + "/fifo";
-    const std::string tracker = absl::StrCat("echo ready; read line < ", fifo, "; : > ", directory_,
-                                             "/has_removed; : resource_tracker import main");
+    // It is ready when both have opened the pipe: without a writer it would wait there for ever.
+    const std::string tracker =
+        absl::StrCat("exec 4< ", fifo, "; echo ready; read line <&4; : > ", directory_,
+                     "/has_removed; : resource_tracker import main");
     started_ = agent_.StartAndReadLine(
         Shell(1, absl::StrCat("mkfifo ", fifo, "; trap '' TERM; sh -c '", tracker, "' & exec 3> ",
                               fifo, "; exec sleep 1000")));
