@@ -50,7 +50,7 @@ TEST(ThoseTogether, AreTheSideOfTheFirstOfTwoAlike) {
   EXPECT_EQ(ThoseTogether(state, Ids({4, 2, 3, 1})), Ids({4, 3}));
 }
 
-// Else it would be a newcomer that the round ends for, and be left out of the next one again.
+// Such a node would count as a newcomer, end the round, and be left out of the next one again.
 TEST(ThoseTogether, LeaveNobodyOutWhoReachesAllThatStay) {
   const JobState state = StateOf({{3}, {4}, {1, 5}, {2, 5}, {3, 4}});
   EXPECT_EQ(ThoseTogether(state, Ids({1, 2, 3, 4, 5})), Ids({1, 2, 5}));
