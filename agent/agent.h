@@ -185,7 +185,7 @@ class Agent {
   void LookHere(const Inquiry& inquiry, TellPart then);
   void TellStacks(const Inquiry& inquiry, InquiryPart part, TellPart then);
   void TellLogs(const Inquiry& inquiry, InquiryPart part, TellPart then);
-  // Somebody follows the log files, and may see the last lines of a worker that ends.
+  // Somebody follows the log files, and is to see the last lines of a worker that ends.
   bool IsFollowed() const { return sight_.log_followers.AreThere(MonoNow()); }
   void TellFigures(const Inquiry& inquiry, InquiryPart part, TellPart then);
   void TellMetrics(const HttpRequest& request, HttpDoor::Tell tell);
@@ -197,7 +197,7 @@ class Agent {
   void KeepDiary();
   void AwaitNextSteps();
   void NoteRound();
-  // Once all of the round run.
+  // Counts a worker that runs; the last of the round makes an entry of the diary.
   void NoteStart(int status::WorkerStarts::*how);
   void NoteFailure(const WorkerFailure& failure);
   void NoteSteps();

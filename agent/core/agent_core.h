@@ -86,6 +86,7 @@ class AgentCore {
 
   void Enter(NodePhase phase);
   void JoinAgain(Turn& turn);
+  // False: every worker has ended, so the node may stay.
   bool DepartIfUnkillable(Turn& turn);
   // `kept_for`: why another round is expected, for those who go on in it; empty: none is.
   void BeginStop(After after, int first_signal, absl::Duration grace, Turn& turn,

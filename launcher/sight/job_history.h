@@ -53,7 +53,7 @@ struct RoundHistory {
   double to = 0;                // the next round, or the end
   status::WorkerStarts starts;  // of all nodes
   std::string why_afresh;       // some started afresh, though they were to be forked
-  double back_after = -1;       // the round before broke off: until all workers ran again
+  double back_after = -1;       // seconds from the break of the round before until all ran
   double ran = 0;               // time in which workers ran, of the node where that was longest
   int64_t step = -1;            // of the furthest rank as it ended
   int64_t slowest_step = -1;    // of the last

@@ -29,7 +29,8 @@ class LogReel {
   // `merges`: lines that several ranks have written alike are one.
   LogReel(LogLayout layout, bool merges) : layout_(layout), merges_(merges) {}
 
-  // What is to be asked for next: the places behind what has been shown.
+  // What is to be asked for next: the places behind what has been shown. `follows`: it will be
+  // asked again until the job ends.
   status::LogsAsk Next(int64_t tail_lines, bool follows) const;
   // The text of an answer. Who has not answered is named once.
   std::string Show(const std::vector<InquiryPart>& parts);

@@ -63,7 +63,9 @@ struct Program {
   // Modules that a warm process imports, which then forks workers; "auto" alone: those that the
   // first attempt has imported. Empty: workers are always started afresh.
   std::vector<std::string> warm;
-  std::string local_cache;  // of what is compiled at run time; empty: where it usually is
+  // The folder for what workers compile at run time (launcher/local_cache.h); empty: where each
+  // library keeps it.
+  std::string local_cache;
   friend bool operator==(const Program&, const Program&) = default;
 };
 

@@ -92,7 +92,7 @@ struct DiaryEntry {
   std::string run_id;  // of kBegan, as the node
   std::string node;
   RoundShape shape;     // of kBegan, as far as it is known then, and of kRound
-  WorkerStarts starts;  // of kStarted; `text`: why some are fresh
+  WorkerStarts starts;  // of kStarted, whose text says why some are fresh
 };
 
 // One line with its end. What is not known, or does not belong to the entry, is left out.
