@@ -151,7 +151,8 @@ def _serve():
 
     from torch._C import _distributed_c10d as c10d
 
-    # Of the processes of one worker the first serves. Held until the last that it forks has ended.
+    # Of the processes of one worker the first serves. Held until the last that it forks has ended,
+    # or its round.
     lock = os.open(_PATH + ".lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -188,6 +189,7 @@ def _serve():
             server.shutdown()
         listener.shutdown(socket.SHUT_RDWR)  # which wakes its thread
         listener.close()
+        os.close(lock)
 
     _STOPS.append(stop_here)
 

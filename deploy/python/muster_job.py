@@ -202,6 +202,7 @@ class _Agent:
                 if self._stop is not None and self._stop[0] is None:
                     self._stop = None
                 self._changed.notify_all()
+            self._socket.close()
 
     def _hear(self, stop):
         with self._changed:
@@ -220,6 +221,14 @@ class _Agent:
             self._changed.notify_all()
         if on_round_over is not None:
             on_round_over()
+
+    def leave(self):
+        """Once the next round's variables are there: nothing of this round is held any longer."""
+        atexit.unregister(self._say_goodbye)
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # its reader closes it
+        except OSError:  # the agent was first
+            pass
 
     def _say_goodbye(self, pid):
         if os.getpid() == pid:
@@ -296,4 +305,5 @@ def next_round(patience):
     if _agent is None or _pid != os.getpid():
         raise JobOver("this process has no agent")
     os.environ.update(_agent.next_round(patience))
+    _agent.leave()
     _agent = _Agent(os.environ["MUSTER_AGENT_SOCKET"], _agent.begun())

@@ -229,6 +229,7 @@ class Job:
         self._wrap = wrap or torch.nn.parallel.DistributedDataParallel
         self._result = None  # of the last step
         self._links = None
+        self._hooks = None, None
         self._is_over = threading.Event()
         self._survives = False
         self._has_entered = False  # a round, whole
@@ -330,6 +331,9 @@ class Job:
             # made stays. Ranks that have not tried it would wait for this one at another name.
             dist.distributed_c10d._world.group_count = 0
         self._links.leave()
+        before, of_round = self._hooks
+        if sys.excepthook is of_round:  # and not one that the program has set meanwhile
+            sys.excepthook = before
 
     def _enter(self):
         """Joins the ranks of this round, and agrees with them on one state."""
@@ -342,7 +346,9 @@ class Job:
             links.cut()
 
         self._survives = self._backend == "gloo" and muster_job.survive_rounds(on_round_over)
+        before = sys.excepthook
         dist.init_process_group(self._backend)
+        self._hooks = before, sys.excepthook  # PyTorch's puts the rank in front of a traceback
         if self._survives:
             own = sorted(links.own())
             of_all = [None] * self.size

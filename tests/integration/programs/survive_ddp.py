@@ -4,9 +4,12 @@ usage: survive_ddp.py FOLDER STEPS [half|slow|ill]
 
 A rank waits in each step for FOLDER/go.STEP where the test has made FOLDER/hold.STEP. In FOLDER,
 `at.ATTEMPT.RANK` holds the rank's pid and the step that it has begun last, `losses.RANK` a line
-for each step of the newest attempt, `end.RANK` the checksum of its parameters. `ill`: processes of
-attempts 1 and 2 die as they join. `slow`: five steps a second, until the last is let go.
+for each step of the newest attempt, `end.RANK` the checksum of its parameters and `traceback.RANK`
+what a traceback looks like. `ill`: processes of attempts 1 and 2 die as they join. `slow`: five
+steps a second, until the last is let go.
 """
+import contextlib
+import io
 import os
 import signal
 import sys
@@ -37,6 +40,20 @@ def hold(job, step):
     held = os.path.join(FOLDER, f"hold.{step}")
     while os.path.exists(held) and not os.path.exists(os.path.join(FOLDER, f"go.{step}")):
         time.sleep(0.005)
+
+
+def tell_what_is_held(job, told=set()):
+    """Once in each attempt, as its first step ends: `held.ATTEMPT.RANK` has the pid, and how many
+    descriptors, threads and KiB of resident memory the process has."""
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    if attempt in told:
+        return
+    told.add(attempt)
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[1])
+    held = (os.getpid(), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")),
+            pages * os.sysconf("SC_PAGESIZE") >> 10)
+    write(f"held.{attempt}.{job.rank}", " ".join(map(str, held)))
 
 
 def die():
@@ -87,11 +104,15 @@ def main():
     losses = {}
     for step, loss in job.run(train, STEPS):
         losses[step] = loss.item()
+        tell_what_is_held(job)
     write(f"losses.{job.rank}", "".join(f"{step} {loss!r}\n" for step, loss in losses.items()))
     sum_of_all = 0
     for parameter in module.parameters():
         sum_of_all = zlib.crc32(parameter.detach().numpy().tobytes(), sum_of_all)
     write(f"end.{job.rank}", str(sum_of_all))
+    with contextlib.redirect_stderr(io.StringIO()) as printed:
+        sys.excepthook(ValueError, ValueError("a fault"), None)
+    write(f"traceback.{job.rank}", printed.getvalue())
     dist.destroy_process_group()
 
 
