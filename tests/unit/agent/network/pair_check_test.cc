@@ -14,6 +14,7 @@
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
 #include "asio/post.hpp"
+#include "asio/steady_timer.hpp"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -104,6 +105,30 @@ TEST_F(PairCheckTest, ADoubtfulPeerIsNotWaitedForAsLong) {
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->called[0].fault, PairFault::kRefused);
   EXPECT_THAT(found->absent, ::testing::ElementsAre(1));
+}
+
+// The other node is so busy that it answers at three quarters of the patience, and then not again.
+TEST_F(PairCheckTest, FullPacketsThatHadLittleTimeProveNoSmallMtu) {
+  constexpr absl::Duration kPatienceOfCheck = absl::Seconds(2);
+  asio::io_context busy(1);
+  PairCheckRun run{.nodes = {{AddressOf(0), kPort}, {AddressOf(1), kPort}},
+                   .neighbours = PlanPairs(2, 0, 7),
+                   .patience = kPatienceOfCheck};
+  std::optional<PairResults> found;
+  PairCheck check(loop_), of_busy(busy);
+  check.Start(run, [&](PairResults results) { found = std::move(results); });
+  run.self = 1;
+  run.neighbours = PlanPairs(2, 1, 7);
+  run.greeting = "node 1";
+  of_busy.Start(run, [](const PairResults&) {});
+  asio::steady_timer late(loop_, absl::ToChronoNanoseconds(0.75 * kPatienceOfCheck));
+  late.async_wait([&](const asio::error_code&) {
+    while (busy.poll() > 0) busy.restart();
+  });
+  loop_.run();
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->called[0].greeting, "node 1");
+  EXPECT_EQ(found->called[0].fault, PairFault::kTimeOut);
 }
 
 // Another program's listener says something else, or nothing.
