@@ -44,9 +44,11 @@ class FakeStore {
     if (const auto* set = std::get_if<StoreSet>(&operation)) {
       values_[set->key] = set->value;
       asio::post(loop_, [then] { then({}); });
-      for (auto& wait : std::exchange(waits_, {})) Answer(std::move(wait));
+      const auto due = waits_.extract(set->key);
+      if (due.empty()) return;
+      for (Wait& wait : due.mapped()) Answer(std::move(wait));
     } else if (const auto* wait = std::get_if<StoreWait>(&operation)) {
-      Answer({*wait, std::move(then)});
+      Answer({num_waits_++, wait->keys, std::move(then)});
     } else if (const auto* get = std::get_if<StoreGet>(&operation)) {
       const auto found = values_.find(get->key);
       if (found == values_.end()) return then({.status = absl::NotFoundError("absent")});
@@ -54,27 +56,37 @@ class FakeStore {
     }
   }
   void EndOldestWait() {
-    const Wait oldest = std::move(waits_.front());
-    waits_.erase(waits_.begin());
-    oldest.second({.status = absl::DeadlineExceededError("absent")});
+    auto oldest = waits_.begin();
+    for (auto it = oldest; it != waits_.end(); ++it) {
+      if (it->second.front().number < oldest->second.front().number) oldest = it;
+    }
+    const Wait ended = std::move(oldest->second.front());
+    oldest->second.erase(oldest->second.begin());
+    if (oldest->second.empty()) waits_.erase(oldest);
+    ended.then({.status = absl::DeadlineExceededError("absent")});
   }
 
  private:
-  using Wait = std::pair<StoreWait, std::function<void(const StoreReply&)>>;
+  struct Wait {
+    int number;
+    std::vector<std::string> keys;
+    std::function<void(const StoreReply&)> then;
+  };
 
   void Answer(Wait wait) {
     StoreReply reply;
-    for (const std::string& key : wait.first.keys) {
+    for (const std::string& key : wait.keys) {
       const auto found = values_.find(key);
-      if (found == values_.end()) return waits_.push_back(std::move(wait));
+      if (found == values_.end()) return waits_[key].push_back(std::move(wait));
       reply.values.push_back(found->second);
     }
-    asio::post(loop_, [then = std::move(wait.second), reply] { then(reply); });
+    asio::post(loop_, [then = std::move(wait.then), reply] { then(reply); });
   }
 
   asio::io_context& loop_;
   std::map<std::string, std::string> values_;
-  std::vector<Wait> waits_;
+  std::map<std::string, std::vector<Wait>> waits_;  // by the first of their keys that is missing
+  int num_waits_ = 0;
 };
 
 class LargeRound : public ::testing::Test {
