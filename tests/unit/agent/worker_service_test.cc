@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <optional>
@@ -101,7 +102,11 @@ class WorkerServiceTest : public ::testing::Test {
   ~WorkerServiceTest() override { std::filesystem::remove_all(directory_); }
 
   std::string Path() const { return directory_ / "agent.sock"; }
-  void Turn() { loop_.restart(), loop_.run_for(std::chrono::milliseconds(20)); }
+  // All that has been sent, and all that comes of it.
+  void Turn() {
+    do loop_.restart();
+    while (loop_.poll() > 0);
+  }
 
   proto::WorkerMessage Get(uint64_t request_id, const std::string& key) {
     proto::WorkerMessage message;
@@ -248,8 +253,12 @@ TEST_F(WorkerServiceTest, ReadsNoMoreOfAWorkerThatDoesNotReadItsAnswers) {
   (void)worker.Receive();  // the welcome
   for (uint64_t id = 1; id <= 4; ++id) {
     std::optional<proto::WorkerReply> reply;
-    std::thread reader([&] { reply = worker.Receive(); });
-    for (int turn = 0; turn < 20; ++turn) {
+    std::atomic<bool> is_read = false;
+    std::thread reader([&] {
+      reply = worker.Receive();
+      is_read = true;
+    });
+    while (!is_read) {
       Turn();
       AnswerAll(value);
     }
