@@ -198,17 +198,18 @@ class Guardian {
   }
 
   void ReadExecResults() {
-    for (auto it = workers_.begin(); it != workers_.end();) it = ReadExecResult(it);
+    for (auto it = workers_.begin(); it != workers_.end();) it = ReadExecResult(it, false);
   }
 
   // Tells the agent whether the program runs, once that is known: the pipe closes with the exec, or
-  // carries the errno of what failed. A worker that never ran is
-  // forgotten; Reap() takes what is left of it. Returns the next worker.
-  Workers::iterator ReadExecResult(Workers::iterator it) {
+  // carries the errno of what failed. A worker that never ran is forgotten; Reap() takes what is
+  // left of it. A dead one says no more, though the warm process may still hold the pipe. Returns
+  // the next worker.
+  Workers::iterator ReadExecResult(Workers::iterator it, bool is_dead) {
     auto& [pid, worker] = *it;
     if (!worker.exec_result) return std::next(it);
     const auto result = agent::ReadExecResult(worker.exec_result.get());
-    if (std::holds_alternative<ExecPending>(result)) return std::next(it);
+    if (std::holds_alternative<ExecPending>(result) && !is_dead) return std::next(it);
     worker.exec_result.reset();
     if (const StartError* error = std::get_if<StartError>(&result)) {
       Say(wire::SpawnFailed{worker.worker_id, error->error_number, error->step});
@@ -225,7 +226,7 @@ class Guardian {
     pid_t pid;
     while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
       // Dead, so its exec result is complete; it goes out before the exit.
-      if (const auto it = workers_.find(pid); it != workers_.end()) ReadExecResult(it);
+      if (const auto it = workers_.find(pid); it != workers_.end()) ReadExecResult(it, true);
       const auto it = workers_.find(pid);
       if (it == workers_.end()) {
         warm_pids_.erase(pid);

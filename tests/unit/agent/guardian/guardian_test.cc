@@ -368,6 +368,37 @@ TEST_F(Guardian, DoesNotLoseASignalForAWorkerThatIsBeingForked) {
   EXPECT_EQ(agent_.exits[1].signal, SIGTERM);
 }
 
+// The warm process has not got to closing its end of the socket over which that worker spoke.
+TEST_F(Guardian, SaysOfAForkedWorkerThatEndsAtOnceThatItRan) {
+  WorkerCommand command = Shell(0, "");
+  command.argv = {"python3", "-c", R"(import os, socket, time
+control = socket.socket(fileno=3)
+control.sendall(b"\7\0\0\0ready\0x")
+guardian = os.getppid()
+_, descriptors, _, _ = socket.recv_fds(control, 4096, 8)
+if os.fork() == 0:
+    if os.fork() != 0:
+        os._exit(0)
+    while os.getppid() != guardian:
+        time.sleep(0.001)
+    result = socket.socket(fileno=descriptors[0])
+    result.sendall(b"!")
+    result.recv(1)
+    os._exit(7)
+time.sleep(1000)
+)"};
+  WorkerCommand warm = command;
+  warm.start = WorkerStart::kWarm;
+  agent_.client->Spawn(warm);
+  ASSERT_TRUE(agent_.RunUntil([&] { return agent_.is_warm; }));
+  command.worker_id = 1;
+  command.start = WorkerStart::kForked;
+  agent_.client->Spawn(command);
+  ASSERT_TRUE(agent_.RunUntilExit(1));
+  EXPECT_EQ(agent_.exits[1].exit_code, 7);
+  EXPECT_EQ(agent_.pids.count(1), 1u);
+}
+
 TEST_F(Guardian, IgnoresSignalsForWorkersThatHaveEnded) {
   agent_.client->Spawn(Shell(1, "exit 0"));
   ASSERT_TRUE(agent_.RunUntilExit(1));
