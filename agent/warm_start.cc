@@ -19,8 +19,8 @@ namespace {
 constexpr std::array<absl::string_view, 4> kPackages = {"torch", "numpy", "transformers",
                                                         "accelerate"};
 
-// Told to each worker for itself, after the fork; what is left is told to all alike, and libraries
-// may read it as they are loaded.
+// Told to each worker for itself, after the fork (as in watch/warm_python.py); what is left is told
+// to all alike, and libraries may read it as they are loaded.
 constexpr std::array<absl::string_view, 12> kOfOneWorker = {
     "RANK",       "LOCAL_RANK",       "WORLD_SIZE",          "LOCAL_WORLD_SIZE",
     "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",           "ROLE_WORLD_SIZE",

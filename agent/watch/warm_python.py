@@ -15,12 +15,13 @@ _SIGKILL = 9
 _PATIENCE_S = 10  # until a forked process belongs to the guardian, and until the trial has ended
 _TRUST_S = 1  # so long are files that were looked at taken for unchanged
 _MODULES_AT_A_TIME = 64
-# What a worker's environment says of that worker: a module that reads one of them as it is
-# imported would hold it of nobody, or of another worker.
+# What a worker's environment says of that worker, as in warm_start.cc: a module that reads one of
+# them as it is imported would hold it of nobody, or of another worker.
 _OF_ONE_WORKER = frozenset(
     b"RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK"
-    b" ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TF_CONFIG TRACEPARENT".split()
+    b" ROLE_WORLD_SIZE TF_CONFIG TRACEPARENT HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES".split()
 )
+_PREFIXES_OF_ONE_WORKER = (b"MUSTER_", b"MASTER_", b"TORCHELASTIC_")
 _OF_ENVIRON = ("os", "_collections_abc", "collections.abc")
 # Steps of a start that can fail, as worker_process.cc numbers them.
 _STREAMS, _AFFINITY, _DIRECTORY = 0, 1, 2
@@ -39,7 +40,8 @@ class _Reads(dict):
         self.found = {}  # by that package: who has read what
 
     def __getitem__(self, name):
-        if name in _OF_ONE_WORKER and self.importing:
+        is_of_one = name in _OF_ONE_WORKER or name.startswith(_PREFIXES_OF_ONE_WORKER)
+        if is_of_one and self.importing:
             frame = sys._getframe(1)
             while frame is not None and frame.f_globals.get("__name__") in _OF_ENVIRON:
                 frame = frame.f_back
@@ -198,14 +200,34 @@ def _check_threads():
         raise _CannotFork("%d threads run after the imports, and would be lost" % num_others)
 
 
-def _check_devices():
+def _opened():
+    """What is open here, by descriptor."""
+    paths = {}
     for fd in os.listdir("/proc/self/fd"):
         try:
-            path = os.readlink("/proc/self/fd/" + fd)
+            paths[fd] = os.readlink("/proc/self/fd/" + fd)
         except OSError:
-            continue
+            pass  # the folder itself
+    return paths
+
+
+def _check_devices():
+    for path in _opened().values():
         if path.startswith(("/dev/nvidia", "/dev/kfd")):
             raise _CannotFork("they have opened %s, which a forked process could not use" % path)
+
+
+def _check_shared(before):
+    """What each fresh worker has for itself, and all that are forked would have together. `before`
+    was open before the imports; a file is not meant."""
+    for fd, what in _opened().items():
+        if not what.startswith("/") and before.get(fd) != what:
+            raise _CannotFork("they have opened %s, which all workers would share" % what)
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            if line.split()[1].startswith("rw-s") and line.endswith(" (deleted)\n"):
+                path = line[line.index("/") : -len(" (deleted)\n")]
+                raise _CannotFork("they hold %s, memory that all workers would share" % path)
 
 
 def _multiply():
@@ -249,6 +271,8 @@ def _try():
 
 def _become(fields, descriptors, control, output, libc, guardian, own):
     """In the forked process: what worker_process.cc does between fork and exec."""
+    import atexit
+    import gc
     import socket
     import struct
     import time
@@ -288,11 +312,15 @@ def _become(fields, descriptors, control, output, libc, guardian, own):
     for name in set(wanted) - own:
         if os.environb.get(name) != wanted[name]:
             os.environb[name] = wanted[name]
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
     # Python's own generator is seeded again by fork.
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "torch.random" in sys.modules:
         sys.modules["torch.random"].default_generator.seed()
+    # What was frozen is shared until Python's end, which collects it as it does elsewhere.
+    atexit.register(gc.unfreeze)
     output.repeat()
     result.close()
 
@@ -337,6 +365,7 @@ def _prepare(path):
     left_out = json.loads(os.environ.pop("MUSTER_WARM_WITHOUT", "{}"))
     with open(path) as file:
         names = [name for name in file.read().split() if _package(name) not in left_out]
+    before = _opened()
     imported, found, own = _import(names)
     for package, (reader, variable) in found.items():
         left_out[package] = "%s reads %s when it is imported" % (reader, variable)
@@ -350,6 +379,7 @@ def _prepare(path):
         os.execv(sys.executable, sys.orig_argv)
     _check_threads()
     _check_devices()
+    _check_shared(before)
     gc.collect()
     gc.freeze()
     _try()

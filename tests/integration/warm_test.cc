@@ -58,6 +58,10 @@ class Warm : public JobTest {
   bool BothHaveSpoken(int attempt) const {
     return WaitForOut(absl::StrCat(attempt, ".0")) && WaitForOut(absl::StrCat(attempt, ".1"));
   }
+  // Before another job of the same test.
+  void Forget() const {
+    for (const std::string& file : FilesBelow(out())) std::remove(Out(file).c_str());
+  }
 
  private:
   TemporaryDirectory modules_, script_;
@@ -88,11 +92,14 @@ TEST_F(Warm, AForkedWorkerFindsWhatAFreshOneFinds) {
       EXPECT_NE(forked["own"]["imported_in"], forked["own"]["pid"]);
       EXPECT_EQ(fresh["own"]["parent"], forked["own"]["parent"]);  // the guardian
     }
-    EXPECT_NE(Found(1, 0)["own"]["random"], Found(1, 1)["own"]["random"]);
-    EXPECT_NE(Found(1, 0)["own"]["name"], Found(1, 1)["own"]["name"]);
+    for (const char* drawn : {"random", "name", "key"}) {
+      EXPECT_NE(Found(1, 0)["own"][drawn], Found(1, 1)["own"][drawn]) << drawn;
+    }
     // Each worker of both attempts has printed what the module prints.
     EXPECT_EQ(CountOf("the bank opens", result.out), 4);
-    std::remove(Out("go").c_str());
+    // So does each that was not killed with what the module prints as Python ends.
+    EXPECT_EQ(CountOf("the vault closes", result.out), how == std::string("kill") ? 2 : 3);
+    Forget();
   }
 }
 
@@ -132,32 +139,46 @@ TEST_F(Warm, AnAttemptThatEndsBeforeItIsReadyIsFollowedByAFreshOne) {
   EXPECT_EQ(Found(1, 0)["own"]["imported_in"], Found(1, 0)["own"]["pid"]);
 }
 
-TEST_F(Warm, AModuleThatReadsItsRankAsItIsImportedIsLeftOut) {
-  WriteFile(bank(),
-            absl::StrCat("import os\nMY_RANK = os.environ.get('RANK')\n", ProgramText("bank.py")));
-  Subprocess job = StartJob({"--warm=bank,json"}, "exception");
-  ASSERT_TRUE(BothHaveSpoken(0));
-  ASSERT_TRUE(job.WaitForOutput(kReady));
-  EndFirstAttempt();
-  const SubprocessResult result = job.Wait();
-  EXPECT_THAT(result, ExitsWith(0));
-  EXPECT_THAT(result.err, HasSubstr("without bank: bank reads RANK when it is imported"));
-  EXPECT_THAT(result.err, HasSubstr(kForked));
-  EXPECT_EQ(Found(1, 0)["own"]["imported_in"], Found(1, 0)["own"]["pid"]);
+TEST_F(Warm, AModuleThatReadsWhatIsOfOneWorkerAsItIsImportedIsLeftOut) {
+  for (const char* name : {"RANK", "TORCHELASTIC_RESTART_COUNT", "CUDA_VISIBLE_DEVICES"}) {
+    SCOPED_TRACE(name);
+    WriteFile(bank(), absl::StrCat("import os\nREAD = os.environ.get('", name, "')\n",
+                                   ProgramText("bank.py")));
+    Subprocess job = StartJob({"--warm=bank,json"}, "exception");
+    ASSERT_TRUE(BothHaveSpoken(0));
+    ASSERT_TRUE(job.WaitForOutput(kReady));
+    EndFirstAttempt();
+    const SubprocessResult result = job.Wait();
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err,
+                HasSubstr(absl::StrCat("without bank: bank reads ", name, " when it is imported")));
+    EXPECT_THAT(result.err, HasSubstr(kForked));
+    EXPECT_EQ(Found(1, 0)["own"]["imported_in"], Found(1, 0)["own"]["pid"]);
+    Forget();
+  }
 }
 
-TEST_F(Warm, AModuleWithAThreadCannotBeForked) {
-  WriteFile(bank(), absl::StrCat("import threading, time\n"
-                                 "threading.Thread(target=time.sleep, args=(60,), daemon=True)"
-                                 ".start()\n",
-                                 ProgramText("bank.py")));
-  Subprocess job = StartJob({"--warm=bank"}, "exception");
-  ASSERT_TRUE(BothHaveSpoken(0));
-  ASSERT_TRUE(job.WaitForOutput("1 threads run after the imports"));
-  EndFirstAttempt();
-  const SubprocessResult result = job.Wait();
-  EXPECT_THAT(result, ExitsWith(0));
-  EXPECT_EQ(Found(1, 0)["own"]["imported_in"], Found(1, 0)["own"]["pid"]);
+TEST_F(Warm, AModuleWhoseThingsWouldBeLostOrSharedCannotBeForked) {
+  const std::pair<const char*, const char*> modules[] = {
+      {"import threading, time\n"
+       "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n",
+       "1 threads run after the imports"},
+      {"import multiprocessing\nLOCK = multiprocessing.Lock()\n",
+       "memory that all workers would share"},
+      {"import socket\nENDS = socket.socketpair()\n", "which all workers would share"},
+  };
+  for (const auto& [text, reason] : modules) {
+    SCOPED_TRACE(text);
+    WriteFile(bank(), text + ProgramText("bank.py"));
+    Subprocess job = StartJob({"--warm=bank"}, "exception");
+    ASSERT_TRUE(BothHaveSpoken(0));
+    ASSERT_TRUE(job.WaitForOutput(reason));
+    EndFirstAttempt();
+    const SubprocessResult result = job.Wait();
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_EQ(Found(1, 0)["own"]["imported_in"], Found(1, 0)["own"]["pid"]);
+    Forget();
+  }
 }
 
 TEST_F(Warm, AModuleThatHasChangedIsImportedAnew) {

@@ -6,6 +6,7 @@ In FOLDER each attempt of each rank leaves a JSON file of what it found. Rank 0'
 waits for FOLDER/go, so that the starter of the job decides when it is over.
 """
 import json
+import multiprocessing
 import os
 import pickle
 import random
@@ -55,7 +56,7 @@ def main():
     folder, rank = sys.argv[1], os.environ["RANK"]
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
     own = dict(pid=os.getpid(), parent=os.getppid(), random=random.random(), name=tempfile.mktemp(),
-               imported_in=bank.PID)
+               imported_in=bank.PID, key=multiprocessing.current_process().authkey.hex())
     path = os.path.join(folder, "%s.%s" % (attempt, rank))
     with open(path + ".part", "w") as file:
         json.dump({"same": found(), "own": own}, file)
