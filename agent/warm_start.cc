@@ -15,9 +15,10 @@ namespace muster::agent {
 namespace {
 
 // What `auto` may import: for each a test compares a forked worker with a fresh one
-// (tests/integration/warm_test.cc).
-constexpr std::array<absl::string_view, 4> kPackages = {"torch", "numpy", "transformers",
-                                                        "accelerate"};
+// (tests/integration/warm_test.cc, warm_frameworks_test.cc).
+constexpr std::array<absl::string_view, 7> kPackages = {
+    "torch",     "numpy",        "transformers",     "accelerate",
+    "lightning", "torchmetrics", "pytorch_lightning"};
 
 // Told to each worker for itself, after the fork (as in watch/warm_python.py); what is left is told
 // to all alike, and libraries may read it as they are loaded.

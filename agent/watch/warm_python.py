@@ -14,7 +14,6 @@ _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 _PATIENCE_S = 10  # until a forked process belongs to the guardian, and until the trial has ended
 _TRUST_S = 1  # so long are files that were looked at taken for unchanged
-_MODULES_AT_A_TIME = 64
 # What a worker's environment says of that worker, as in warm_start.cc: a module that reads one of
 # them as it is imported would hold it of nobody, or of another worker.
 _OF_ONE_WORKER = frozenset(
@@ -23,6 +22,15 @@ _OF_ONE_WORKER = frozenset(
 )
 _PREFIXES_OF_ONE_WORKER = (b"MUSTER_", b"MASTER_", b"TORCHELASTIC_")
 _OF_ENVIRON = ("os", "_collections_abc", "collections.abc")
+# Modules that may read one all the same, and how each takes it anew in a worker. For each a test
+# compares workers (tests/integration/warm_frameworks_test.cc).
+_READ_ANEW = {
+    name: lambda module: setattr(module.rank_zero_only, "rank", module._get_rank() or 0)
+    for name in ("lightning.fabric.utilities.rank_zero", "lightning_fabric.utilities.rank_zero")
+}
+_READ_ANEW["torchmetrics.utilities.prints"] = lambda module: setattr(
+    module.rank_zero_only, "rank", int(os.environ.get("LOCAL_RANK", 0))
+)
 # Steps of a start that can fail, as worker_process.cc numbers them.
 _STREAMS, _AFFINITY, _DIRECTORY = 0, 1, 2
 
@@ -37,17 +45,27 @@ class _Reads(dict):
     def __init__(self, data):
         super().__init__(data)
         self.importing = ""  # the package that was asked for
-        self.found = {}  # by that package: who has read what
+        self.found = {}  # by that package: why it must not be there
 
     def __getitem__(self, name):
         is_of_one = name in _OF_ONE_WORKER or name.startswith(_PREFIXES_OF_ONE_WORKER)
         if is_of_one and self.importing:
-            frame = sys._getframe(1)
-            while frame is not None and frame.f_globals.get("__name__") in _OF_ENVIRON:
-                frame = frame.f_back
-            reader = frame.f_globals.get("__name__", "?") if frame is not None else "?"
-            self.found.setdefault(self.importing, (reader, os.fsdecode(name)))
+            reader, is_own = self._reader(sys._getframe(1))
+            if not is_own or reader not in _READ_ANEW:
+                why = "%s reads %s when it is imported" % (reader, os.fsdecode(name))
+                self.found.setdefault(self.importing, why)
         return super().__getitem__(name)
+
+    @staticmethod
+    def _reader(frame):
+        """The module that reads, and whether it does so for itself, not for one that calls it."""
+        while frame is not None and frame.f_globals.get("__name__") in _OF_ENVIRON:
+            frame = frame.f_back
+        reader = frame.f_globals.get("__name__", "?") if frame is not None else "?"
+        outermost = frame
+        while frame is not None and frame.f_globals.get("__name__") == reader:
+            outermost, frame = frame, frame.f_back
+        return reader, outermost is not None and outermost.f_code.co_name == "<module>"
 
 
 class _Output:
@@ -159,6 +177,7 @@ def _import(names):
     before = dict(data)
     reads = os.environ._data = _Reads(before)
     imported = set()
+    brought = {}  # to be read anew: by which package it came
     for name in names:
         reads.importing = _package(name)
         try:
@@ -166,9 +185,16 @@ def _import(names):
             imported.add(reads.importing)
         except Exception:
             pass  # a worker meets it by itself, and says so
+        for module in _READ_ANEW.keys() & sys.modules.keys():
+            brought.setdefault(module, reads.importing)
     data.clear()
     data.update(reads)
     os.environ._data = data
+    for module, package in brought.items():
+        try:
+            _READ_ANEW[module](sys.modules[module])
+        except Exception as error:
+            reads.found.setdefault(package, "this version of %s is unknown: %s" % (module, error))
     own = {name for name in before.keys() | data.keys() if before.get(name) != data.get(name)}
     return imported, reads.found, own
 
@@ -312,6 +338,8 @@ def _become(fields, descriptors, control, output, libc, guardian, own):
     for name in set(wanted) - own:
         if os.environb.get(name) != wanted[name]:
             os.environb[name] = wanted[name]
+    for name in _READ_ANEW.keys() & sys.modules.keys():
+        _READ_ANEW[name](sys.modules[name])
     if "multiprocessing.process" in sys.modules:
         sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
     # Python's own generator is seeded again by fork.
@@ -367,8 +395,7 @@ def _prepare(path):
         names = [name for name in file.read().split() if _package(name) not in left_out]
     before = _opened()
     imported, found, own = _import(names)
-    for package, (reader, variable) in found.items():
-        left_out[package] = "%s reads %s when it is imported" % (reader, variable)
+    left_out.update(found)
     if not imported - found.keys():
         reasons = "; ".join(left_out[package] for package in sorted(left_out))
         raise _CannotFork(reasons or "none of the modules can be imported")
