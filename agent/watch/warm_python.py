@@ -13,6 +13,7 @@ _LENGTH_BYTES = 4
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 _PATIENCE_S = 10  # until a forked process belongs to the guardian, and until the trial has ended
+_IMPORT_PATIENCE_S = 60  # until a forked process has imported what may be left out
 _TRUST_S = 1  # so long are files that were looked at taken for unchanged
 # What a worker's environment says of that worker, as in warm_start.cc: a module that reads one of
 # them as it is imported would hold it of nobody, or of another worker.
@@ -31,6 +32,9 @@ _READ_ANEW = {
 _READ_ANEW["torchmetrics.utilities.prints"] = lambda module: setattr(
     module.rank_zero_only, "rank", int(os.environ.get("LOCAL_RANK", 0))
 )
+# What a package leaves to its first use, in every program of its kind: an optimizer imports this,
+# for a second and more.
+_LATER = {"torch": "torch._dynamo"}
 # Steps of a start that can fail, as worker_process.cc numbers them.
 _STREAMS, _AFFINITY, _DIRECTORY = 0, 1, 2
 
@@ -256,6 +260,12 @@ def _check_shared(before):
                 raise _CannotFork("they hold %s, memory that all workers would share" % path)
 
 
+def _check(before):
+    _check_threads()
+    _check_devices()
+    _check_shared(before)
+
+
 def _multiply():
     """A product on all the threads of a library: a pool that is lost in a fork hangs here."""
     torch = sys.modules.get("torch")
@@ -271,28 +281,55 @@ def _multiply():
     return 0
 
 
-def _try():
-    """One forked process computes, so that none that cannot is handed out."""
+def _status_of(work, patience_s):
+    """How a forked process ends that does `work`; None: not in time."""
     import time
 
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            status = _multiply()
+            status = work()
         finally:
             os._exit(status)
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            if status != 0:
-                raise _CannotFork("a forked process ends with status %d in a product" % status)
-            return
+            return status
         time.sleep(0.005)
     os.kill(pid, _SIGKILL)
     os.waitpid(pid, 0)
-    raise _CannotFork("a forked process hangs in a product of matrices")
+    return None
+
+
+def _try():
+    """One forked process computes, so that none that cannot is handed out."""
+    status = _status_of(_multiply, _PATIENCE_S)
+    if status is None:
+        raise _CannotFork("a forked process hangs in a product of matrices")
+    if status != 0:
+        raise _CannotFork("a forked process ends with status %d in a product" % status)
+
+
+def _import_later(packages, before):
+    """Imports what those packages leave to their first use, if a forked process shows that workers
+    can be forked afterwards. Returns the variables that it sets."""
+    names = [_LATER[package] for package in _LATER.keys() & packages]
+    names = [name for name in names if name not in sys.modules]
+
+    def work():
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        for fd in (1, 2):
+            os.dup2(nothing, fd)
+        os.close(nothing)
+        imported, found, _ = _import(names)
+        _check(before)
+        return 0 if imported and not found else 1
+
+    if not names or _status_of(work, _IMPORT_PATIENCE_S) != 0:
+        return set()
+    return _import(names)[2]
 
 
 def _become(fields, descriptors, control, output, libc, guardian, own):
@@ -404,9 +441,8 @@ def _prepare(path):
         os.environ["MUSTER_WARM_WITHOUT"] = json.dumps(left_out)
         os.set_inheritable(_CONTROL, True)
         os.execv(sys.executable, sys.orig_argv)
-    _check_threads()
-    _check_devices()
-    _check_shared(before)
+    _check(before)
+    own |= _import_later(imported, before)
     gc.collect()
     gc.freeze()
     _try()

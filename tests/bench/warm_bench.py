@@ -9,6 +9,8 @@ warm       muster --warm=auto: workers are forked by a process that has imported
 cold       muster: new processes import for themselves.
 torchrun   PyTorch's own launcher, with its default interval of looks.
 
+The Trainers of transformers and Lightning follow, warm and cold, to the end of their first step.
+
 Ways alternate; each sample is a job of its own. PYTHON is an interpreter with PyTorch; the row of
 torchft is left out where it has none. A peer's job that does not come back is counted; one of ours
 ends the program.
@@ -26,6 +28,7 @@ import time
 TIMEOUT_S = 120
 WAYS = ("survive", "torchft", "warm", "cold", "torchrun")
 PEERS = ("torchft", "torchrun")
+TRAINERS = ("transformers warm", "transformers cold", "Lightning warm", "Lightning cold")
 MODULES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy", "python")
 # tell(): at the end of a rank's first step with that many ranks in a round (an attempt, a quorum).
 TELL = """
@@ -36,13 +39,37 @@ def tell(a_round, rank, size):
         told.add((a_round, size))
         with open(os.path.join(sys.argv[1], "told.%d" % os.getpid()), "a") as file:
             file.write("%d %d %d %r\\n" % (a_round, rank, size, time.monotonic()))
+def tell_of_attempt():
+    tell(*(int(os.environ[name]) for name in ("TORCHELASTIC_RESTART_COUNT", "RANK", "WORLD_SIZE")))
 """
 RANK = TELL + """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(4))
-tell(int(os.environ["TORCHELASTIC_RESTART_COUNT"]), dist.get_rank(), dist.get_world_size())
+tell_of_attempt()
 time.sleep(600)
+"""
+TRAINER_RANK = TELL + """
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+class Tells(TrainerCallback):
+    def on_step_end(self, *args, **kwargs):
+        tell_of_attempt()
+config = GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=2, n_head=2)
+rows = [{"input_ids": row, "labels": row} for row in torch.arange(1024).reshape(64, 16) % 64]
+arguments = TrainingArguments(sys.argv[1], max_steps=1000000, report_to=[], save_strategy="no",
+                              use_cpu=True, disable_tqdm=True)
+Trainer(GPT2LMHeadModel(config), arguments, train_dataset=rows, callbacks=[Tells()]).train()
+"""
+LIGHTNING_RANK = TELL + """
+import lightning
+from lightning.pytorch.demos.boring_classes import BoringModel
+class Model(BoringModel):
+    def on_train_batch_end(self, *args):
+        tell_of_attempt()
+lightning.Trainer(accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), strategy="ddp",
+                  max_steps=-1, max_epochs=-1, logger=False, limit_val_batches=0,
+                  enable_progress_bar=False, enable_checkpointing=False).fit(Model())
 """
 MODEL = """
 import torch, torch.distributed as dist
@@ -91,6 +118,8 @@ while True:
     if manager.current_step() > before:
         tell(manager._quorum_id, int(os.environ["REPLICA_GROUP_ID"]), manager.num_participants())
 """
+PROGRAMS = {"survive": SURVIVING_RANK, "torchft": TORCHFT_RANK, "transformers": TRAINER_RANK,
+            "Lightning": LIGHTNING_RANK}
 
 
 class NotBack(Exception):
@@ -141,6 +170,10 @@ def wait_for(condition, jobs, what, log):
         time.sleep(0.005)
 
 
+def uses_warm(way):
+    return way == "survive" or way.endswith("warm")
+
+
 def commands(arguments, way, script, home, environment, stack):
     """Of each program of the job: its command, and the variables that it gets beside the others."""
     rest = ["--max_restarts=1", script, home]
@@ -158,7 +191,7 @@ def commands(arguments, way, script, home, environment, stack):
     rest.insert(0, f"--nproc_per_node={arguments.ranks}")
     if way == "torchrun":
         return [(torchrun + rest, {})]
-    options = ["--warm=auto"] if way in ("survive", "warm") else []
+    options = ["--warm=auto"] if uses_warm(way) else []
     return [([arguments.muster, "run"] + options + rest, {})]
 
 
@@ -167,7 +200,7 @@ def measure(arguments, way):
     with tempfile.TemporaryDirectory() as home, contextlib.ExitStack() as stack:
         script, log = os.path.join(home, "rank.py"), os.path.join(home, "log")
         with open(script, "w") as file:
-            file.write({"survive": SURVIVING_RANK, "torchft": TORCHFT_RANK}.get(way, RANK))
+            file.write(PROGRAMS.get(way.split()[0], RANK))
         environment = dict(os.environ, PYTHON_EXEC=arguments.python, GLOO_SOCKET_IFNAME="lo",
                            OMP_NUM_THREADS="1", PYTHONPATH=MODULES, PYTHONDONTWRITEBYTECODE="1",
                            RUST_LOG="error")
@@ -184,7 +217,7 @@ def measure(arguments, way):
                 return "the warm process is ready" in file.read()
 
         victim, _ = wait_for(lambda: told.complete(arguments.ranks, 0), jobs, "its start", log)
-        if way in ("survive", "warm"):
+        if uses_warm(way):
             wait_for(is_warm, jobs, "its warm process", log)
         begin = time.monotonic()
         os.kill(victim, signal.SIGKILL)
@@ -211,7 +244,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json")
     arguments = parser.parse_args()
-    ways = [way for way in WAYS if way != "torchft" or has_torchft(arguments.python)]
+    ways = [way for way in WAYS + TRAINERS if way != "torchft" or has_torchft(arguments.python)]
     samples, lost = {}, {}
     for _ in range(arguments.repeats):
         for way in ways:
@@ -227,7 +260,7 @@ def main():
     best = statistics.median(samples["survive"])
     for row, seconds in samples.items():
         median = statistics.median(seconds)
-        print(f"  {row:10s} {median:6.3f}   {min(seconds):.3f} to {max(seconds):.3f}"
+        print(f"  {row:17s} {median:6.3f}   {min(seconds):.3f} to {max(seconds):.3f}"
               f"{median / best:9.1f}")
     for way, count in lost.items():
         print(f"  {way}: {count} of {arguments.repeats} jobs did not come back")

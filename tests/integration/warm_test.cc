@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -57,6 +58,12 @@ class Warm : public JobTest {
   }
   bool BothHaveSpoken(int attempt) const {
     return WaitForOut(absl::StrCat(attempt, ".0")) && WaitForOut(absl::StrCat(attempt, ".1"));
+  }
+  // Beside the bank.
+  void WriteModule(const std::string& name, const std::string& text) const {
+    const std::string path = modules_.File(name);
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    WriteFile(path, text);
   }
   // Before another job of the same test.
   void Forget() const {
@@ -181,6 +188,30 @@ TEST_F(Warm, AModuleWhoseThingsWouldBeLostOrSharedCannotBeForked) {
   }
 }
 
+// A torch of which a second module, that an optimizer would import, opens what must not be open.
+TEST_F(Warm, WhatIsImportedAheadOfItsUseIsLeftOutWhereItPreventsForking) {
+  WriteFile(bank(), ProgramText("bank.py") + "import torch\n");
+  for (const bool is_harmless : {true, false}) {
+    SCOPED_TRACE(is_harmless);
+    WriteModule("torch/__init__.py",
+                "class Ones:\n"
+                "    def __matmul__(self, other): return self\n"
+                "    def sum(self): return 256.0**3\n"
+                "def ones(*shape): return Ones()\n");
+    WriteModule("torch/_dynamo.py",
+                is_harmless ? "" : "import socket\nENDS = socket.socketpair()\n");
+    Subprocess job = StartJob({"--warm=bank,torch"}, "exception");
+    ASSERT_TRUE(BothHaveSpoken(0));
+    ASSERT_TRUE(job.WaitForOutput(kReady));
+    EndFirstAttempt();
+    const SubprocessResult result = job.Wait();
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err, HasSubstr(kForked));
+    EXPECT_EQ(Found(1, 0)["own"]["has_dynamo"], is_harmless);
+    Forget();
+  }
+}
+
 TEST_F(Warm, AModuleThatHasChangedIsImportedAnew) {
   Subprocess job = StartJob({"--warm=bank"}, "exception");
   ASSERT_TRUE(BothHaveSpoken(0));
@@ -275,7 +306,8 @@ TEST_F(Warm, RanksOfPyTorchMeetAgainInForkedProcesses) {
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.err, HasSubstr("4 workers forked by the warm process"));
   for (int rank = 0; rank < 4; ++rank) {
-    EXPECT_THAT(result.out, HasSubstr(absl::StrCat("rank ", rank, " of 4: sum 6, forked True")));
+    EXPECT_THAT(result.out,
+                HasSubstr(absl::StrCat("rank ", rank, " of 4: sum 6, forked True, dynamo True\n")));
   }
   // Drawn by each for itself, and by torch as by a seed alike.
   std::set<std::string> drawn, seeded;

@@ -56,7 +56,8 @@ def main():
     folder, rank = sys.argv[1], os.environ["RANK"]
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
     own = dict(pid=os.getpid(), parent=os.getppid(), random=random.random(), name=tempfile.mktemp(),
-               imported_in=bank.PID, key=multiprocessing.current_process().authkey.hex())
+               imported_in=bank.PID, key=multiprocessing.current_process().authkey.hex(),
+               has_dynamo="torch._dynamo" in sys.modules)
     path = os.path.join(folder, "%s.%s" % (attempt, rank))
     with open(path + ".part", "w") as file:
         json.dump({"same": found(), "own": own}, file)

@@ -9,6 +9,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
+is_dynamo_there = "torch._dynamo" in sys.modules  # which optimizers import
 dist.init_process_group("gloo")
 rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
 drawn = (random.random(), numpy.random.rand(), torch.rand(1).item())
@@ -25,6 +26,6 @@ if attempt == "0":
     time.sleep(300)
 with open("/proc/self/environ", "rb") as environ:
     is_forked = b"MUSTER_WARM=" in environ.read()
-said = (rank, dist.get_world_size(), of_rank[0].item(), is_forked)
-print("rank %d of %d: sum %d, forked %s" % said, flush=True)
+said = (rank, dist.get_world_size(), of_rank[0].item(), is_forked, is_dynamo_there)
+print("rank %d of %d: sum %d, forked %s, dynamo %s" % said, flush=True)
 dist.destroy_process_group()
