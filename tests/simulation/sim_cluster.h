@@ -367,14 +367,15 @@ class SimCluster {
   void ObserveRefusal(const Node& node, const Directive& directive, const absl::Status& status);
   // Empty, or why the outcome does not follow from what was drawn.
   std::string WhyWrong(int job, Instance instance, const JobOutcome& outcome) const;
-  // Each agent that ran a round of the instance was there for this life of the server.
-  bool CouldAllSay(int job, Instance instance) const;
+  // Each agent that ran the round was there for this life of the server.
+  bool CouldAllSay(int job, RoundId round) const;
   bool WasDrawn(int job, const WorkerFailure& blamed) const;
   std::string WhyWrongFailure(int job, const JobOutcome& outcome) const;
   std::string WhyWrongTimeout(int job) const;
   std::string WhyWrongLoss(int job, Instance instance) const;
   std::string WhyWrongStandstill(int job) const;
-  bool HasSucceeded(int job, Instance instance) const;
+  bool HasSucceeded(int job, RoundId round) const;
+  std::vector<RoundId> RoundsOf(int job, Instance instance) const;
   void CheckFinish(const Node& node, const JobOutcome& outcome);
 
   // --- sim_liveness.cc: L1

@@ -78,13 +78,19 @@ bool SimCluster::WasAnyWellAfter(int job, MonoTime since) const {
 
 // --- What the server says of the end of a job
 
-bool SimCluster::HasSucceeded(int job, Instance instance) const {
+bool SimCluster::HasSucceeded(int job, RoundId round) const {
   const JobCauses& causes = fates_[job].causes;
-  for (const auto& [round, nodes] : causes.succeeded) {
-    const bool is_whole = static_cast<int>(nodes.size()) == causes.num_nodes.at(round);
-    if (round.first == instance && is_whole) return true;
+  const auto nodes = causes.succeeded.find(round);
+  return nodes != causes.succeeded.end() &&
+         static_cast<int>(nodes->second.size()) == causes.num_nodes.at(round);
+}
+
+std::vector<SimCluster::RoundId> SimCluster::RoundsOf(int job, Instance instance) const {
+  std::vector<RoundId> rounds;
+  for (const auto& [round, unused] : fates_[job].causes.num_nodes) {
+    if (round.first == instance) rounds.push_back(round);
   }
-  return false;
+  return rounds;
 }
 
 bool SimCluster::WasDrawn(int job, const WorkerFailure& blamed) const {
@@ -119,7 +125,8 @@ std::string SimCluster::WhyWrongTimeout(int job) const {
 }
 
 // Agents were silent for the orphan time-out; or the server has lost the job's state, and not all
-// who were in its round could say how it ended.
+// who were in its newest round could say how it ended. That those of an earlier round have all
+// ended with 0 says nothing: the job had gone on without them.
 std::string SimCluster::WhyWrongLoss(int job, Instance instance) const {
   const absl::Duration timeout = plan_.jobs[job].settings.orphan_timeout;
   const MonoTime now = schedule_.now();
@@ -128,9 +135,10 @@ std::string SimCluster::WhyWrongLoss(int job, Instance instance) const {
     return "a node could reach the server within the orphan time-out";
   }
   if (now - server_since_ < timeout) return "the server lives for less than the orphan time-out";
-  return HasSucceeded(job, instance) && CouldAllSay(job, instance)
-             ? "every worker has ended with 0, and each agent could say so"
-             : "";
+  const std::vector<RoundId> rounds = RoundsOf(job, instance);
+  const bool is_known =
+      !rounds.empty() && HasSucceeded(job, rounds.back()) && CouldAllSay(job, rounds.back());
+  return is_known ? "every worker has ended with 0, and each agent could say so" : "";
 }
 
 // A static job is restarted for a node that is lost, too, and its budget may be large enough; but
@@ -145,14 +153,11 @@ std::string SimCluster::WhyWrongStandstill(int job) const {
              : absl::StrCat("it can have been restarted ", spent, " times at most");
 }
 
-bool SimCluster::CouldAllSay(int job, Instance instance) const {
-  return std::all_of(history_.begin(), history_.end(), [&](const auto& entry) {
-    const auto& [of_job, of_instance, unused] = entry.first;
-    if (of_job != job || of_instance != instance) return true;
-    return std::all_of(entry.second.begin(), entry.second.end(), [&](const auto& member) {
-      const Node& node = nodes_.at(member.second);
-      return node.is_alive && WasWellAfter(node, server_since_);
-    });
+bool SimCluster::CouldAllSay(int job, RoundId round) const {
+  const auto& members = history_.at({job, round.first, round.second});
+  return std::all_of(members.begin(), members.end(), [&](const auto& member) {
+    const Node& node = nodes_.at(member.second);
+    return node.is_alive && WasWellAfter(node, server_since_);
   });
 }
 
@@ -161,9 +166,14 @@ std::string SimCluster::WhyWrong(int job, Instance instance, const JobOutcome& o
   if (causes.has_hostile_member) return "";  // it may have left, or failed, or whatever it likes
   if (outcome.root_cause) return WhyWrongFailure(job, outcome);
   switch (outcome.exit_code) {
-    case 0:
-      if (causes.asked_to_stop > 0 || HasSucceeded(job, instance)) return "";
+    case 0: {
+      const std::vector<RoundId> rounds = RoundsOf(job, instance);
+      const bool succeeded = std::any_of(rounds.begin(), rounds.end(), [&](const RoundId& round) {
+        return HasSucceeded(job, round);
+      });
+      if (causes.asked_to_stop > 0 || succeeded) return "";
       return "nobody asked for it, and not every worker of a round has ended with 0";
+    }
     case kExitNodesMissing:
       return absl::StrContains(outcome.reason, "--network=require") ? WhyWrongSplit(job)
                                                                     : WhyWrongTimeout(job);
