@@ -319,8 +319,8 @@ std::string SimCluster::CheckEnd() const {
                           absl::FormatDuration(fate.last_round_at.since_zero()));
     }
     const bool succeeded = [&] {
-      for (const auto& [unused, outcome] : fate.outcomes) {
-        if (outcome.exit_code == 0) return true;
+      for (const auto& [unused, told] : fate.outcomes) {
+        if (told.outcome.exit_code == 0) return true;
       }
       return false;
     }();

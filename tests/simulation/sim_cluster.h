@@ -204,6 +204,10 @@ class SimCluster {
     // that node.
     std::string impersonated;
   };
+  struct ToldOutcome {
+    JobOutcome outcome;
+    bool is_final = false;  // the job had ended by then
+  };
   // What a job has come to, and what its rounds may be due to.
   struct JobFate {
     JobCauses causes;
@@ -215,8 +219,7 @@ class SimCluster {
     std::pair<Instance, Round> newest_round;
     int64_t step = 0;
     std::map<Instance, int> restarts_used;
-    std::map<Instance, JobOutcome> outcomes;        // as somebody was told first
-    std::map<Instance, JobOutcome> final_outcomes;  // as somebody was told first when it had ended
+    std::map<Instance, ToldOutcome> outcomes;  // as somebody was told last
   };
 
   // --- sim_cluster.cc: agents

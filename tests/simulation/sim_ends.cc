@@ -190,9 +190,10 @@ std::string SimCluster::WhyWrong(int job, Instance instance, const JobOutcome& o
 void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcome& outcome) {
   JobFate& fate = fates_[job];
   // A newcomer that has waited for the end is told it as one of no instance.
-  const bool is_known = std::any_of(fate.outcomes.begin(), fate.outcomes.end(),
-                                    [&](const auto& entry) { return entry.second == outcome; });
-  const bool is_new = fate.outcomes.emplace(directive.instance, outcome).second;
+  const bool is_known =
+      std::any_of(fate.outcomes.begin(), fate.outcomes.end(),
+                  [&](const auto& entry) { return entry.second.outcome == outcome; });
+  const auto [told, is_new] = fate.outcomes.try_emplace(directive.instance, ToldOutcome{outcome});
   if (is_new && !is_known) {
     fate.causes.ended.emplace(directive.instance, schedule_.now());
     coverage_.successes += outcome.exit_code == 0;
@@ -203,6 +204,8 @@ void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcom
     coverage_.jobs_stopped += absl::StrContains(outcome.reason, "every rank left after step ");
     coverage_.stops_by_signals +=
         absl::StrContains(outcome.reason, "not after one step: not every");
+  }
+  if (!is_known) {
     if (const std::string why = WhyWrong(job, directive.instance, outcome); !why.empty()) {
       Fail(absl::StrCat("C5: ", KeyOf(job).run_id, " ends with ", outcome.exit_code, " (",
                         outcome.reason, "), but ", why));
@@ -212,12 +215,14 @@ void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcom
   // While a job is ending, failures still come in, and those that leave are told what there is by
   // then. A server without the job's state has its outcome from one agent.
   const rendezvous::JobState* state = table_->FindState(KeyOf(job));
-  const bool is_final = state == nullptr || state->phase == rendezvous::JobPhase::kEnded;
-  if (!is_final || (!KnowsAllRounds() && !IsOfThisLife(directive.instance))) return;
-  const JobOutcome& told = fate.final_outcomes.emplace(directive.instance, outcome).first->second;
-  if (told == outcome) return;
-  Fail(absl::StrCat("C5: two outcomes of one instance: \"", told.reason, "\" and \"",
-                    outcome.reason, "\""));
+  const bool has_ended = state == nullptr || state->phase == rendezvous::JobPhase::kEnded;
+  const bool is_final = has_ended && (KnowsAllRounds() || IsOfThisLife(directive.instance));
+  ToldOutcome& last = told->second;
+  if (last.is_final && is_final && last.outcome != outcome) {
+    Fail(absl::StrCat("C5: two outcomes of one instance: \"", last.outcome.reason, "\" and \"",
+                      outcome.reason, "\""));
+  }
+  if (is_final || !last.is_final) last = {outcome, is_final};
 }
 
 void SimCluster::ObserveRefusal(const Node& node, const Directive& directive,
