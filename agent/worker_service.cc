@@ -171,10 +171,13 @@ class WorkerService::Connection {
   }
 
   bool Greet(const proto::WorkerMessage::Hello& hello) {
-    if (hello.protocol_version() != kProtocolVersion || Round(hello.round()) != service_->round_) {
+    const bool is_of_round = Round(hello.round()) == service_->round_ &&
+                             Instance(hello.instance()) == service_->instance_;
+    if (hello.protocol_version() != kProtocolVersion || !is_of_round) {
       Drop(absl::StrCat("it speaks protocol version ", hello.protocol_version(),
-                        " and is of round ", hello.round(), "; expected version ", kProtocolVersion,
-                        " and round ", service_->round_.value()));
+                        " and is of round ", hello.round(), " of instance ", hello.instance(),
+                        "; expected version ", kProtocolVersion, ", round ",
+                        service_->round_.value(), " and instance ", service_->instance_.value()));
       return false;
     }
     greeted_ = true;

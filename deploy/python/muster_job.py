@@ -134,8 +134,8 @@ class _Agent:
         with self._changed:
             self._asked += 1
             request = self._asked
-        commit = _number(1, self._instance) + _number(3, step)
-        self._send(_bytes(2, _number(1, request) + _number(2, self._round) + _bytes(10, commit)))
+        commit = _bytes(10, _number(3, step))
+        self._send(_bytes(2, _number(1, request) + _number(2, self._round) + commit))
         with self._changed:
             self._changed.wait_for(lambda: self._lost or request in self._replies, timeout=30)
             code = self._replies.pop(request, 14)

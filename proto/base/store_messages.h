@@ -68,7 +68,6 @@ struct UniqueIdExchange {
 // Errors: kUnavailable: not now; train on, and ask again at the next checkpoint. kAborted: never;
 // the round of the request is over.
 struct CommitCheckpoint {
-  Instance instance;
   ServerTerm term;  // the newest that the asker has heard of; 0: none
   int64_t step = 0;
 };
@@ -82,7 +81,7 @@ struct StoreRequest {
   // The scope: keys of one round are never seen in another.
   Round round = kNoRound;
   StoreOperation operation;
-  Instance instance;  // the round's; 0: not told, by an agent of an older version
+  Instance instance;  // the round's; 0 until the worker's agent has added it
 };
 
 struct StoreReply {

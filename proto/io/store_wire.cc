@@ -46,7 +46,6 @@ struct OperationEncoder {
   }
   void operator()(const CommitCheckpoint& op) const {
     proto::StoreRequest::CommitCheckpoint* to = out->mutable_commit_checkpoint();
-    to->set_instance(op.instance.value());
     to->set_term(op.term.value());
     to->set_step(op.step);
   }
@@ -76,8 +75,7 @@ UniqueIdExchange DecodeExchange(const proto::StoreRequest::ExchangeUniqueId& in,
 
 CommitCheckpoint DecodeCommit(const proto::StoreRequest::CommitCheckpoint& in, WireCheck& check) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  return {.instance = Instance(check.Range<int64_t>("commit.instance", in.instance(), 0, kMost)),
-          .term = ServerTerm(check.Range<int64_t>("commit.term", in.term(), 0, kMost)),
+  return {.term = ServerTerm(check.Range<int64_t>("commit.term", in.term(), 0, kMost)),
           .step = check.Range<int64_t>("commit.step", in.step(), 0, kMost)};
 }
 

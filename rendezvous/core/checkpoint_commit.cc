@@ -33,25 +33,21 @@ std::optional<MonoTime> PublishesUntil(const JobState& state, Incarnation from, 
 
 }  // namespace
 
-absl::Status CheckCommit(const JobState& state, const CommitRequested& request,
-                         const CommitJudge& judge) {
+absl::Status CheckCommit(const JobState& state, const CommitRequested& request, ServerTerm term,
+                         MonoTime now) {
   const CommitCheckpoint& checkpoint = request.checkpoint;
-  if (checkpoint.term > judge.term) {
-    return NotNow(checkpoint.step, absl::StrCat("this server is of term ", ToString(judge.term),
-                                                ", older than term ", ToString(checkpoint.term),
-                                                " that the node has heard of"));
+  if (checkpoint.term > term) {
+    return NotNow(checkpoint.step,
+                  absl::StrCat("this server is of term ", ToString(term), ", older than term ",
+                               ToString(checkpoint.term), " that the node has heard of"));
   }
-  const bool is_of_round = checkpoint.instance == judge.instance && request.round == state.round;
   const std::optional<MonoTime> until = PublishesUntil(state, request.from, request.round);
-  if (!is_of_round || !until) {
-    const std::string newest = checkpoint.instance != judge.instance
-                                   ? std::string("the job has been formed again")
-                                   : absl::StrCat("the newest is ", ToString(state.round));
-    return absl::AbortedError(absl::StrCat("the checkpoint of step ", checkpoint.step,
-                                           " is not committed: round ", ToString(request.round),
-                                           " is over for this node; ", newest));
+  if (request.round != state.round || !until) {
+    return absl::AbortedError(absl::StrCat(
+        "the checkpoint of step ", checkpoint.step, " is not committed: round ",
+        ToString(request.round), " is over for this node; the newest is ", ToString(state.round)));
   }
-  if (*until <= judge.now) {
+  if (*until <= now) {
     const auto node = state.nodes.find(request.from);
     return NotNow(
         checkpoint.step,

@@ -282,7 +282,7 @@ std::vector<JobTable::JobEffect> JobTable::OnStoreRequest(const JobKey& key, Inc
   const auto* commit = std::get_if<CommitCheckpoint>(&request.operation);
   if (job == jobs_.end()) {
     StoreReply reply = RefuseStoreRequest(request, "the job is not known");
-    if (commit != nullptr && MayPublishAfterEnd(key, from, request.round, *commit)) {
+    if (commit != nullptr && MayPublishAfterEnd(key, from, request)) {
       reply.status = absl::OkStatus();
     }
     if (orphans_.contains(key)) {
@@ -292,7 +292,7 @@ std::vector<JobTable::JobEffect> JobTable::OnStoreRequest(const JobKey& key, Inc
     return out;
   }
   // Rounds of two instances have the same numbers.
-  if (request.instance != Instance() && request.instance != job->second.instance) {
+  if (request.instance != job->second.instance) {
     out.push_back(
         {key, SendStoreReply{from, RefuseStoreRequest(request, "the job has been formed again")}});
     return out;
@@ -532,13 +532,13 @@ void JobTable::PutOff(Jobs::iterator job) {
   jobs_.erase(job);
 }
 
-bool JobTable::MayPublishAfterEnd(const JobKey& key, Incarnation from, Round round,
-                                  const CommitCheckpoint& commit) const {
+bool JobTable::MayPublishAfterEnd(const JobKey& key, Incarnation from,
+                                  const StoreRequest& request) const {
   // A later instance of the job may have published since.
   const auto newest = std::find_if(ended_.rbegin(), ended_.rend(),
                                    [&](const EndedJob& ended) { return ended.key == key; });
-  return newest != ended_.rend() && newest->instance == commit.instance && newest->round == round &&
-         newest->members.contains(from);
+  return newest != ended_.rend() && newest->instance == request.instance &&
+         newest->round == request.round && newest->members.contains(from);
 }
 
 void JobTable::RememberEnd(EndedJob ended, MonoTime now) {

@@ -194,8 +194,7 @@ class JobTable {
   void PutOff(Jobs::iterator job);
   void RememberEnd(EndedJob ended, MonoTime now);
   // Whether a member of the last round of an ended job, not formed again since, may publish.
-  bool MayPublishAfterEnd(const JobKey& key, Incarnation from, Round round,
-                          const CommitCheckpoint& commit) const;
+  bool MayPublishAfterEnd(const JobKey& key, Incarnation from, const StoreRequest& request) const;
   JobEffect Stamp(const JobKey& key, SendDirective effect);
 
   // Constant after construction, but for the host.

@@ -348,8 +348,7 @@ std::string RendezvousCore::NameOf(Incarnation node) const {
 }
 
 void RendezvousCore::On(const CommitRequested& event, Turn& turn) {
-  const absl::Status status = CheckCommit(
-      state_, event, {.term = options_.term, .instance = options_.instance, .now = turn.now});
+  const absl::Status status = CheckCommit(state_, event, options_.term, turn.now);
   turn.effects.push_back(
       SendStoreReply{event.from, {.request_id = event.request_id, .status = status}});
   if (!status.ok()) return;

@@ -24,7 +24,7 @@ namespace muster::rendezvous {
 
 class EncodedPeers;  // rendezvous/link/parts_wire.h
 
-inline constexpr int kProtocolVersion = 5;
+inline constexpr int kProtocolVersion = 6;
 // To the server: one report, or one request to the store. To an agent: one directive, or one reply
 // of the store with its values.
 inline constexpr int kMaxMessageBytes = 4 << 20;

@@ -189,8 +189,7 @@ std::vector<StoreRequest> SimCluster::DrawOddRequests(Node& node) {
                          .unique_id = std::move(unique_id),
                          .timeout = absl::Seconds(1)});
   };
-  const CommitCheckpoint commit{.instance = node.assignment->instance,
-                                .step = ++fates_[node.job].step};
+  const CommitCheckpoint commit{.step = ++fates_[node.job].step};
   switch (random_.Between(0, 7)) {
     case 0:
       ask(StoreSet{"odd", std::string(kMaxStoreValueBytes + 1, 'v')});

@@ -103,7 +103,7 @@ void SimCluster::Checkpoint(Incarnation id, const Assignment& of) {
     Fail(absl::StrCat("C10: ", node.name, " would publish, and its lease has ended"));
   }
   if (may_publish && !node.is_paused && node.is_connected) {
-    const CommitCheckpoint commit{.instance = of.instance, .step = ++fates_[node.job].step};
+    const CommitCheckpoint commit{.step = ++fates_[node.job].step};
     node.commits[SendStoreRequest(node, commit, "")] = of;
   }
   schedule_.After(JobOf(node).checkpoint_every, [this, id, of] { Checkpoint(id, of); });

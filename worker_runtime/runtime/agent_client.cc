@@ -183,8 +183,7 @@ absl::StatusOr<std::string> AgentClient::Wait(const std::string& key, MonoTime d
 }
 
 absl::Status AgentClient::CommitCheckpoint(int64_t step, MonoTime deadline) {
-  const absl::StatusOr<StoreReply> reply =
-      Ask(muster::CommitCheckpoint{.instance = address_.instance, .step = step}, deadline);
+  const absl::StatusOr<StoreReply> reply = Ask(muster::CommitCheckpoint{.step = step}, deadline);
   const absl::Status status = reply.ok() ? reply->status : reply.status();
   if (status.ok() || absl::IsAborted(status)) return status;
   return absl::UnavailableError(status.message());

@@ -47,10 +47,11 @@ class Client {
     for (int i = 0; i < 4; ++i) frame[i] = static_cast<char>(body.size() >> (8 * i));
     SendBytes(frame + body);
   }
-  void Greet(int64_t round, int local_rank = 0) {
+  void Greet(int64_t round, int local_rank = 0, int64_t instance = 1) {
     proto::WorkerMessage message;
     message.mutable_hello()->set_local_rank(local_rank);
     message.mutable_hello()->set_protocol_version(1);
+    message.mutable_hello()->set_instance(instance);
     message.mutable_hello()->set_round(round);
     Send(message);
   }
@@ -145,6 +146,15 @@ TEST_F(WorkerServiceTest, WelcomesAWorkerOfItsRound) {
 TEST_F(WorkerServiceTest, TurnsAwayAWorkerOfAnotherRound) {
   Client worker(Path());
   worker.Greet(2);
+  Turn();
+  EXPECT_TRUE(greeted_.empty());
+  EXPECT_FALSE(worker.Receive().has_value());
+}
+
+// Rounds of two instances have the same numbers.
+TEST_F(WorkerServiceTest, TurnsAwayAWorkerOfAnotherInstance) {
+  Client worker(Path());
+  worker.Greet(3, 0, 2);
   Turn();
   EXPECT_TRUE(greeted_.empty());
   EXPECT_FALSE(worker.Receive().has_value());
@@ -314,8 +324,7 @@ TEST_F(WorkerServiceTest, RefusesACommitWhileTheLeaseDoesNotHold) {
   client.Greet(3);
   may_publish_ = absl::UnavailableError("not now: nobody answers");
   proto::WorkerMessage message;
-  Encode(StoreRequest{.request_id = 1, .operation = CommitCheckpoint{.instance = Instance(1)}},
-         message.mutable_store());
+  Encode(StoreRequest{.request_id = 1, .operation = CommitCheckpoint()}, message.mutable_store());
   client.Send(message);
   Turn();
   EXPECT_TRUE(client.Receive()->has_welcome());

@@ -89,7 +89,7 @@ class CoreUnderTest {
     return SendPhase(n, AgentPhase::kFailed);
   }
   // A worker of node n asks whether it may publish; the answer.
-  absl::Status Commit(int n, int64_t step) { return Commit(n, told_[n], {Instance(5), {}, step}); }
+  absl::Status Commit(int n, int64_t step) { return Commit(n, told_[n], {.step = step}); }
   absl::Status Commit(int n, Round round, CommitCheckpoint checkpoint) {
     Step(CommitRequested{Incarnation(n), ++commits_, round, checkpoint});
     for (const Effect& effect : effects) {

@@ -438,8 +438,8 @@ TEST_F(JobTableTest, NumbersDirectivesSoThatANewInstanceIsNeverOlder) {
 }
 
 TEST_F(JobTableTest, ServesTheStoreOfTheRoundToItsMembersOnly) {
-  Report(kA, 1, AgentPhase::kJoining);
-  const StoreRequest request{1, Round(0), StoreSet{"k", "v"}};
+  const Instance instance = Report(kA, 1, AgentPhase::kJoining).instance;
+  const StoreRequest request{1, Round(0), StoreSet{"k", "v"}, instance};
   const auto replies = table_.OnStoreRequest(kA, Incarnation(1), request, now_);
   ASSERT_EQ(replies.size(), 1u);
   EXPECT_TRUE(std::get<SendStoreReply>(replies[0].effect).reply.status.ok());
@@ -449,9 +449,9 @@ TEST_F(JobTableTest, ServesTheStoreOfTheRoundToItsMembersOnly) {
 }
 
 TEST_F(JobTableTest, AnswersStoreWaitsAtTheirDeadline) {
-  Report(kA, 1, AgentPhase::kJoining);
-  table_.OnStoreRequest(kA, Incarnation(1), {1, Round(0), StoreWait{{"k"}, absl::Seconds(2)}},
-                        now_);
+  const Instance instance = Report(kA, 1, AgentPhase::kJoining).instance;
+  table_.OnStoreRequest(kA, Incarnation(1),
+                        {1, Round(0), StoreWait{{"k"}, absl::Seconds(2)}, instance}, now_);
   EXPECT_EQ(table_.NextDeadline(), now_ + absl::Seconds(2));
   const auto effects = table_.Tick(now_ + absl::Seconds(2));
   ASSERT_FALSE(effects.empty());

@@ -242,8 +242,8 @@ TEST_F(RestoreTest, TheStoreOfTheRoundIsLostAndSaysSo) {
   Restart();
   Say(1, AgentPhase::kRunning);
   const auto ask = [&](StoreOperation operation) {
-    const auto effects =
-        table_->OnStoreRequest(kJob, Incarnation(1), {1, Round(0), std::move(operation)}, now_);
+    const auto effects = table_->OnStoreRequest(
+        kJob, Incarnation(1), {1, Round(0), std::move(operation), Agent(1).instance}, now_);
     for (const auto& effect : effects) {
       const auto* reply = std::get_if<SendStoreReply>(&effect.effect);
       if (reply != nullptr) return reply->reply.status;
@@ -253,7 +253,7 @@ TEST_F(RestoreTest, TheStoreOfTheRoundIsLostAndSaysSo) {
   const absl::Status refused = ask(StoreGet{"k"});
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("lost the store of this round"));
-  EXPECT_EQ(ask(CommitCheckpoint{Agent(1).instance, {}, 5}), absl::OkStatus());
+  EXPECT_EQ(ask(CommitCheckpoint{.step = 5}), absl::OkStatus());
 }
 
 TEST_F(RestoreTest, WhatIsNotKnownOfThisStateHasEnded) {

@@ -73,8 +73,9 @@ TEST_P(RendezvousLinkContract, SendsAReportThatWasGivenBeforeItWasUp) {
 TEST_P(RendezvousLinkContract, AnswersEachStoreRequest) {
   ASSERT_TRUE(RunRoundZero());
   const Round round = heard_.assignment()->round;
-  link_->SendStoreRequest({.request_id = 1, .round = round, .operation = StoreSet{"k", "v"}});
-  link_->SendStoreRequest({.request_id = 2, .round = round, .operation = StoreGet{"k"}});
+  const Instance instance = heard_.assignment()->instance;
+  link_->SendStoreRequest({1, round, StoreSet{"k", "v"}, instance});
+  link_->SendStoreRequest({2, round, StoreGet{"k"}, instance});
   EXPECT_TRUE(heard_.replies.empty());
   ASSERT_TRUE(RunUntil([this] { return heard_.replies.size() == 2; }));
   EXPECT_EQ(heard_.replies[1].request_id, 2u);

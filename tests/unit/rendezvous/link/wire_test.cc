@@ -269,7 +269,7 @@ INSTANTIATE_TEST_SUITE_P(Operations, StoreRequestOnTheWire,
                                          StoreCompareAndSet{"key", "old", "new"},
                                          StoreDelete{"key"},
                                          UniqueIdExchange{"group", 2, 1, 4, "id", absl::Seconds(3)},
-                                         CommitCheckpoint{Instance(7), ServerTerm(8), 900}));
+                                         CommitCheckpoint{ServerTerm(8), 900}));
 
 TEST(StoreRequestFromTheWire, IsRefusedWithANegativeStep) {
   proto::StoreRequest message;

@@ -262,7 +262,8 @@ TEST_F(RendezvousServerTest, AnswersTheRequestsInFlightWhenItIsLost) {
   ASSERT_TRUE(RunUntil([&] { return heard.assignment() != nullptr; }));
   link->SendStoreRequest({.request_id = 4,
                           .round = heard.assignment()->round,
-                          .operation = StoreWait{{"never"}, absl::Minutes(5)}});
+                          .operation = StoreWait{{"never"}, absl::Minutes(5)},
+                          .instance = heard.assignment()->instance});
   RunReady();
   server = nullptr;
   ASSERT_TRUE(RunUntil([&] { return !heard.replies.empty(); }));
@@ -309,13 +310,14 @@ TEST_F(RendezvousServerTest, CarriesSeveralOfTheLargestValuesInOneReply) {
   link->SendReport(JoiningReport());
   ASSERT_TRUE(RunUntil([&] { return heard.assignment() != nullptr; }));
   const Round round = heard.assignment()->round;
+  const Instance instance = heard.assignment()->instance;
   const std::vector<std::string> keys = {"a", "b", "c", "d", "e", "f", "g", "h"};
   uint64_t id = 0;
   for (const std::string& key : keys) {
     link->SendStoreRequest(
-        {++id, round, StoreSet{key, std::string(kMaxStoreValueBytes, key.front())}});
+        {++id, round, StoreSet{key, std::string(kMaxStoreValueBytes, key.front())}, instance});
   }
-  link->SendStoreRequest({++id, round, StoreWait{keys, absl::Seconds(30)}});
+  link->SendStoreRequest({++id, round, StoreWait{keys, absl::Seconds(30)}, instance});
   ASSERT_TRUE(RunUntil([&] { return heard.replies.size() == id; }));
   EXPECT_EQ(heard.replies.back().status, absl::OkStatus());
   EXPECT_EQ(heard.replies.back().values.size(), keys.size());
@@ -595,10 +597,11 @@ TEST_F(RawPeer, IsGivenUpWhenItLeavesItsRepliesUnread) {
   proto::FromServer directive;
   ASSERT_TRUE(stream_->Read(&directive) && directive.directive().has_run_round());
   const Round round(directive.directive().run_round().round());
+  const Instance instance(directive.directive().instance());
   uint64_t id = 0;
   const auto ask = [&](StoreOperation operation) {
     proto::FromAgent message;
-    Encode(StoreRequest{++id, round, std::move(operation)}, message.mutable_store());
+    Encode(StoreRequest{++id, round, std::move(operation), instance}, message.mutable_store());
     stream_->Write(message);
   };
   constexpr size_t kMany = 2 * Outbox::kMaxBytes / kMaxStoreValueBytes;
