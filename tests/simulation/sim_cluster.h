@@ -373,7 +373,11 @@ class SimCluster {
   // Each agent that ran the round was there for this life of the server.
   bool CouldAllSay(int job, RoundId round) const;
   bool WasDrawn(int job, const WorkerFailure& blamed) const;
+  // Rounds that a restart may have followed, or the end.
+  int RestartsDue(int job) const;
+  std::string WhyBudgetIsLeft(int job) const;
   std::string WhyWrongFailure(int job, const JobOutcome& outcome) const;
+  std::string WhyWrongLossOfNode(int job, const JobOutcome& outcome) const;
   std::string WhyWrongTimeout(int job) const;
   std::string WhyWrongLoss(int job, Instance instance) const;
   std::string WhyWrongStandstill(int job) const;

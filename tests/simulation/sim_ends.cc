@@ -101,19 +101,38 @@ bool SimCluster::WasDrawn(int job, const WorkerFailure& blamed) const {
   });
 }
 
+int SimCluster::RestartsDue(int job) const {
+  const JobCauses& causes = fates_[job].causes;
+  return static_cast<int>(causes.failed_rounds.size() + causes.losses.size());
+}
+
+std::string SimCluster::WhyBudgetIsLeft(int job) const {
+  const int budget = plan_.jobs[job].settings.max_restarts;
+  if (RestartsDue(job) > budget) return "";
+  return absl::StrCat("its budget of ", budget, " restarts cannot be spent after ",
+                      RestartsDue(job), " rounds that failed");
+}
+
 std::string SimCluster::WhyWrongFailure(int job, const JobOutcome& outcome) const {
   const JobCauses& causes = fates_[job].causes;
   const WorkerFailure& blamed = *outcome.root_cause;
   if (!WasDrawn(job, blamed)) return absl::StrCat("nobody failed so: ", ToString(blamed));
   const bool is_asked = causes.asked_to_stop > 0 || !causes.exit_codes.empty();
   if (ForbidsRestart(blamed) || is_asked) return "";
-  const int spent = static_cast<int>(causes.failed_rounds.size() + causes.losses.size());
   const bool is_no_progress = outcome.exit_code == kExitNoProgress &&
                               outcome.exit_code != ExitCodeOf(blamed) &&
-                              spent > rendezvous::kMaxRestartsWithoutCommit;
-  if (is_no_progress || spent > plan_.jobs[job].settings.max_restarts) return "";
-  return absl::StrCat("its budget of ", plan_.jobs[job].settings.max_restarts,
-                      " restarts cannot be spent after ", spent, " rounds that failed");
+                              RestartsDue(job) > rendezvous::kMaxRestartsWithoutCommit;
+  return is_no_progress ? "" : WhyBudgetIsLeft(job);
+}
+
+// A static job ends for a node that is lost, and named, once its budget is spent.
+std::string SimCluster::WhyWrongLossOfNode(int job, const JobOutcome& outcome) const {
+  if (!plan_.jobs[job].settings.is_static) return "it can do without a node that is lost";
+  const auto& losses = fates_[job].causes.losses;
+  const bool is_named = std::any_of(losses.begin(), losses.end(), [&](const auto& loss) {
+    return absl::StrContains(outcome.reason, nodes_.at(loss.second).name);
+  });
+  return is_named ? WhyBudgetIsLeft(job) : "no node that it names was lost";
 }
 
 // The time-out is wrong if the job had enough nodes, or an agent could say how its job got on.
@@ -144,8 +163,7 @@ std::string SimCluster::WhyWrongLoss(int job, Instance instance) const {
 // A static job is restarted for a node that is lost, too, and its budget may be large enough; but
 // once it has committed a checkpoint, not for ever without another.
 std::string SimCluster::WhyWrongStandstill(int job) const {
-  const JobCauses& causes = fates_[job].causes;
-  const int spent = static_cast<int>(causes.failed_rounds.size() + causes.losses.size());
+  const int spent = RestartsDue(job);
   if (!plan_.jobs[job].settings.is_static) return "only a failure restarts it";
   if (fates_[job].step == 0) return "it has never published a checkpoint";
   return spent > rendezvous::kMaxRestartsWithoutCommit
@@ -182,7 +200,7 @@ std::string SimCluster::WhyWrong(int job, Instance instance, const JobOutcome& o
                                                                : WhyWrongLoss(job, instance);
     default:
       if (causes.exit_codes.contains(outcome.exit_code)) return "";
-      if (plan_.jobs[job].settings.is_static && !causes.losses.empty()) return "";
+      if (outcome.exit_code == kExitFailure) return WhyWrongLossOfNode(job, outcome);
       return absl::StrCat("nothing was drawn that ends with ", outcome.exit_code);
   }
 }
