@@ -110,6 +110,13 @@ std::optional<DirectiveBody> JobTable::AnswerWithoutJob(const JobKey& key, Incar
       return std::nullopt;
   }
   const bool is_newcomer = IsNewcomer(key, report);
+  // It runs a round of which the record of its job says nothing.
+  const bool is_beyond = job != jobs_.end() && report.instance == current && !IsOurs(current) &&
+                         report.round > job->second.core->state().round;
+  if (is_beyond) {
+    Drop(job);
+    return AnswerOrphan(key, from, report, now, out);
+  }
   if (!is_newcomer && report.instance != Instance() && report.instance != current) {
     return AnswerOtherInstance(key, from, report, now, out);
   }
@@ -488,6 +495,7 @@ CoreOptions JobTable::OptionsFor(Instance instance) const {
           .instance = instance,
           .lease = options_.lease,
           .young_until = options_.young_until,
+          .may_lack_rounds = instance < FirstInstanceOf(options_.first_term),
           .node_names = options_.node_names,
           .host = options_.host};
 }
@@ -519,6 +527,10 @@ void JobTable::Erase(Jobs::iterator job, MonoTime now) {
     if (held.told == state.round) ended.members.insert(node);
   }
   RememberEnd(std::move(ended), now);
+  Drop(job);
+}
+
+void JobTable::Drop(Jobs::iterator job) {
   deadlines_.erase({job->second.deadline, job->first});
   jobs_.erase(job);
 }
@@ -528,8 +540,7 @@ void JobTable::PutOff(Jobs::iterator job) {
   if (orphan != orphans_.end()) {
     orphan->second.PutOff({job->second.instance, job->second.core->state().drained});
   }
-  deadlines_.erase({job->second.deadline, job->first});
-  jobs_.erase(job);
+  Drop(job);
 }
 
 bool JobTable::MayPublishAfterEnd(const JobKey& key, Incarnation from,

@@ -71,8 +71,8 @@ struct JobTableOptions {
   Incarnation host;  // CoreOptions
   // A KeepJob comes with each change of a job's record.
   bool keeps_records = false;
-  // The first term whose records were kept: an unknown job that began since then has ended. 0:
-  // `term`.
+  // The first term whose records are all here: an unknown job that began since then has ended, and
+  // a known one that began before may have been further than it is known to be. 0: `term`.
   ServerTerm first_term;
 };
 
@@ -189,6 +189,7 @@ class JobTable {
   // Keeps the index of deadlines after a step.
   void Reschedule(Jobs::iterator job);
   void Erase(Jobs::iterator job, MonoTime now);
+  void Drop(Jobs::iterator job);
   // Drops a job without a round yet, if its newcomers have to wait for a round of which this server
   // has no record; they begin it again later.
   void PutOff(Jobs::iterator job);

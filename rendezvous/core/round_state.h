@@ -158,7 +158,7 @@ struct NodeRanks {
 
 // Invariants, checked by CheckInvariants after every Step in tests and simulation:
 //   R1: ranks of a completed round are 0..world_size-1, each once, contiguous by node.
-//   R2: rounds grow by one, and nobody has been told of a round that is not complete.
+//   R2: rounds grow, and nobody has been told of a round that is not complete.
 //   R3: min_nodes <= members of a completed round <= max_nodes.
 //   R4: restarts_used <= max_restarts.
 //   R5: every member of the current round is a known node, or is recorded as lost or left.

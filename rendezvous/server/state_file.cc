@@ -325,7 +325,9 @@ absl::Status StateFile::ReadLife(int64_t unix_millis) {
     }
   }
   term_ = ServerTerm(std::max(TermOfStart(unix_millis).value(), before + 1));
-  first_term_ = first == 0 ? term_ : ServerTerm(first);
+  // What the newest transaction said may have been told, and is not known.
+  const bool knows_all = first != 0 && contents_.note.empty();
+  first_term_ = knows_all ? ServerTerm(first) : term_;
   contents_.term = term_;
   contents_.first_term = first_term_;
   return absl::OkStatus();

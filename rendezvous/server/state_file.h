@@ -31,7 +31,7 @@ inline constexpr int kStateFormat = 2;
 class StateFile {
  public:
   // What it held, and the terms: of this life of the server (higher than any before it), and of the
-  // first that kept its state here.
+  // first whose state is all here.
   struct Contents {
     ServerTerm term;
     ServerTerm first_term;

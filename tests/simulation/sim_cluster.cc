@@ -36,6 +36,7 @@ void SimCoverage::Add(const SimCoverage& other) {
   misfits_refused += other.misfits_refused;
   states_damaged += other.states_damaged;
   written_unknown += other.written_unknown;
+  writes_lost += other.writes_lost;
   lies += other.lies;
   growths_at_commits += other.growths_at_commits;
   stops_at_one_step += other.stops_at_one_step;

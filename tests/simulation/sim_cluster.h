@@ -65,9 +65,10 @@ namespace muster::simulation {
 struct SimTerms {
   absl::Duration wall_offset;
   ServerTerm present;
-  ServerTerm first_kept;  // of which the disk has records
+  ServerTerm first_kept;  // of which the disk has all records
   ServerTerm on_disk;
   bool was_damaged = false;  // records of earlier terms were lost
+  bool is_torn = false;      // the newest of the last life was
 };
 
 // What happened in a run: a test demands that all of it happens in some seed.
@@ -92,6 +93,7 @@ struct SimCoverage {
   int misfits_refused = 0;
   int states_damaged = 0;
   int written_unknown = 0;  // transactions that were durable, of which their server did not hear
+  int writes_lost = 0;      // that were durable, and told
   int lies = 0;
   int growths_at_commits = 0;  // a round ended for a newcomer right after a checkpoint
   int stops_at_one_step = 0;   // workers that left for a stop step
@@ -413,7 +415,9 @@ class SimCluster {
   SimTerms terms_;
   uint64_t server_timer_ = 0;
   rendezvous::EffectGate gate_;
-  std::map<std::pair<rendezvous::JobKey, Instance>, rendezvous::KeptJob> disk_;
+  using Disk = std::map<std::pair<rendezvous::JobKey, Instance>, rendezvous::KeptJob>;
+  Disk disk_;
+  std::optional<Disk> before_newest_;  // without the newest transaction of the present life
   std::vector<rendezvous::JobTable::JobEffect> unsynced_;
   std::vector<rendezvous::JobTable::JobEffect> in_flight_;  // the transaction being written
   uint64_t unsynced_ticket_ = 0;

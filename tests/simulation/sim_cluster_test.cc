@@ -31,6 +31,7 @@ TEST(SimCluster, KeepsItsInvariantsAndComesToAnEndInEverySeed) {
   EXPECT_GT(coverage.commits_refused, 0);
   EXPECT_GT(coverage.misfits_refused, 0);
   EXPECT_GT(coverage.states_damaged, 0);
+  EXPECT_GT(coverage.writes_lost, 0);
   EXPECT_GT(coverage.lies, 0);
   EXPECT_GT(coverage.growths_at_commits, 0);
   EXPECT_GT(coverage.stops_at_one_step, 0);

@@ -50,16 +50,17 @@ constexpr SimFamily kFamilies[] = {
     {"odd_requests", &SimPlan::odd_requests},
     {"deaths_in_stops", &SimPlan::deaths_in_stops},
     {"broken_pairs", &SimPlan::broken_pairs},
+    {"lost_writes", &SimPlan::lost_writes},
 };
 
-// The most of each, in the order of kFamilies; the last two are drawn by themselves.
+// The most of each, in the order of kFamilies; the last three are drawn by themselves.
 constexpr double kMost[] = {
     0.2,      0.3,       0.2,       1.0 / 30, 1.0 / 120, 1.0 / 60,  1.0 / 10, 1.0 / 300,
     1.0 / 60, 1.0 / 90,  1.0 / 90,  1.0 / 10, 1.0 / 300, 1.0 / 3,   1.0 / 30, 1.0 / 40,
     1.0 / 60, 1.0 / 30,  1.0 / 30,  0.3,      0.7,       1.0 / 200, 1.0 / 60, 1.0 / 30,
     0.05,     0.2,       0.3,       0.02,     0.3,       0.01,      0.5,      0.3,
     1.0,      1.0 / 200, 1.0 / 400, 0.5,      1.0,       0.3};
-static_assert(std::size(kMost) + 2 == std::size(kFamilies));
+static_assert(std::size(kMost) + 3 == std::size(kFamilies));
 
 ScaleUp DrawScaleUp(SimRandom& random) {
   const double kind = random.Unit();
@@ -137,6 +138,7 @@ SimPlan DrawPlan(SimRandom& random) {
     plan.stops = 1.0 / 40;
     plan.deaths_in_stops = random.Unit();
   }
+  if (plan.is_durable && random.Chance(0.1)) plan.lost_writes = random.Unit();
   return plan;
 }
 

@@ -60,6 +60,7 @@ struct SimPlan {
   double disk_stalls = 0;      // nothing is written for up to 20 s, as when the disk is full
   double disk_damages = 0;     // of one start: the state is found damaged, and is moved away
   double late_deaths = 0;      // of one crash: what was being written is there, and nobody knows
+  double lost_writes = 0;      // of one crash: the newest transaction is not whole, and left out
   double clock_jumps = 0;      // of one start: the wall clock has jumped by up to an hour
   double host_departures = 0;  // the process that embeds the server is told to end
   // The chance of one stop step that is named: the server dies in the seconds after it.

@@ -33,6 +33,7 @@ void SimCluster::StartServer() {
   gate_ = {};
   unsynced_.clear();
   in_flight_.clear();
+  before_newest_.reset();
   is_syncing_ = false;
   if (plan_.is_durable) Write({}, gate_.Hold());
   std::vector<rendezvous::KeptJob> kept;
@@ -78,7 +79,8 @@ void SimCluster::DrawTerm() {
   if (plan_.is_durable && terms_.present <= terms_.on_disk) {
     terms_.present = ServerTerm(terms_.on_disk.value() + 1);
   }
-  if (terms_.on_disk == ServerTerm()) terms_.first_kept = terms_.present;
+  const bool is_torn = std::exchange(terms_.is_torn, false);
+  if (terms_.on_disk == ServerTerm() || is_torn) terms_.first_kept = terms_.present;
 }
 
 void SimCluster::CrashServer() {
@@ -89,6 +91,12 @@ void SimCluster::CrashServer() {
     Trace("disk", "has written what was in flight");
     ++coverage_.written_unknown;
     CommitInFlight();
+  }
+  if (before_newest_ && random_.Chance(plan_.lost_writes)) {
+    Trace("disk", "the newest transaction is not whole, and is left out");
+    ++coverage_.writes_lost;
+    disk_ = *before_newest_;
+    terms_.was_damaged = terms_.is_torn = true;
   }
   table_.reset();
   held_at_server_.clear();
@@ -166,6 +174,8 @@ void SimCluster::SyncDisk() {
 }
 
 void SimCluster::CommitInFlight() {
+  // The term of a life is in its first one.
+  if (plan_.lost_writes > 0 && terms_.on_disk == terms_.present) before_newest_ = disk_;
   terms_.on_disk = terms_.present;
   for (const auto& effect : std::exchange(in_flight_, {})) {
     const auto& keep = std::get<rendezvous::KeepJob>(effect.effect);

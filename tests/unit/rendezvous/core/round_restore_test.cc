@@ -20,10 +20,11 @@ class RestoreTest : public testing::Test {
   RestoreTest() { StartServer({}); }
   void TearDown() override { EXPECT_EQ(table_->CheckInvariants(), ""); }
 
-  void StartServer(std::vector<KeptJob> jobs) {
+  void StartServer(std::vector<KeptJob> jobs, bool knows_all = true) {
     ++term_;
-    table_.emplace(JobTableOptions{
-        .term = ServerTerm(term_), .keeps_records = true, .first_term = ServerTerm(1)});
+    table_.emplace(JobTableOptions{.term = ServerTerm(term_),
+                                   .keeps_records = true,
+                                   .first_term = ServerTerm(knows_all ? 1 : term_)});
     table_->Restore(std::move(jobs), now_);
   }
   // The server dies `seconds` before it is there again, with what it has kept.
@@ -142,6 +143,47 @@ TEST_F(RestoreTest, AMemberThatHadNotHeardOfItsRoundIsToldWithItsPeers) {
   const Directive directive = Say(2, AgentPhase::kJoining);
   ASSERT_TRUE(std::holds_alternative<RunRound>(directive.body));
   EXPECT_EQ(std::get<RunRound>(directive.body).assignment.peers.size(), 2u);
+}
+
+class LackingRestoreTest : public RestoreTest {
+ protected:
+  // Round 1 of nodes 1 and 2 runs, and the server that comes next knows of round 0 alone, as where
+  // the newest transaction was not whole (server/state_file.h).
+  void ForgetRoundOne() {
+    settings_ = Settings(1, 2, 1);
+    RunWith(2);
+    const std::vector<KeptJob> before = Kept();
+    Fail(1);
+    Agent(1).failures.clear();
+    RunWith(2);
+    ASSERT_EQ(State().round, Round(1));
+    now_ = now_ + absl::Seconds(5);
+    StartServer(before, /*knows_all=*/false);
+  }
+};
+
+TEST_F(LackingRestoreTest, ARoundThatTheRecordLacksRunsOn) {
+  ForgetRoundOne();
+  for (const int n : {1, 2}) {
+    Agent(n).num_nodes = 2;
+    const Directive directive = Say(n, AgentPhase::kRunning);
+    ASSERT_TRUE(std::holds_alternative<Refuse>(directive.body)) << ToString(directive.body);
+    EXPECT_TRUE(absl::IsUnavailable(std::get<Refuse>(directive.body).status));
+  }
+  Say(1, AgentPhase::kSucceeded);
+  const Directive end = Say(2, AgentPhase::kSucceeded);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(end.body)) << ToString(end.body);
+  EXPECT_EQ(std::get<EndJob>(end.body).outcome.exit_code, 0);
+}
+
+TEST_F(LackingRestoreTest, ItsNumberIsNotUsedAgain) {
+  ForgetRoundOne();
+  for (int i = 0; i < 60; ++i) {
+    now_ = now_ + absl::Seconds(2);
+    Say(3, AgentPhase::kJoining);
+  }
+  EXPECT_EQ(State().members, std::vector<Incarnation>{Incarnation(3)});
+  EXPECT_GT(State().round, Round(1));
 }
 
 TEST_F(RestoreTest, AFailureIsChargedOnce) {

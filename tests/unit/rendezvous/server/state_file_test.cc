@@ -324,6 +324,7 @@ TEST_F(StateFileTest, WithATornLogHasAllTransactionsBeforeTheTearUnlessOneWasDur
   ASSERT_THAT(contents.jobs, SizeIs(1));
   EXPECT_EQ(contents.jobs[0].record.restarts_used, 1);
   EXPECT_THAT(contents.note, HasSubstr("the state before it is used"));
+  EXPECT_EQ(contents.first_term, contents.term) << "of those before it something may be lacking";
 }
 
 TEST_F(StateFileTest, OnAPathThatIsNoDirectoryIsRefused) {
