@@ -86,7 +86,8 @@ void SimCluster::CheckAssignment(Node& node, const Assignment& assignment) {
   }
   if (!is_new) Fail("C1: " + node.name + " starts one round twice");
   const auto drained = drained_.find(node.incarnation);
-  if (drained != drained_.end() && drained->second == assignment.instance) {
+  if (drained != drained_.end() && drained->second.first == assignment.instance &&
+      assignment.round > drained->second.second) {
     Fail(absl::StrCat("C12: ", node.name, " is in a round after it was drained"));
   }
   const auto size = world_sizes_.emplace(key, assignment.world_size).first;
@@ -264,7 +265,12 @@ void SimCluster::ObserveDirective(int job, const rendezvous::SendDirective& send
   const auto* end = std::get_if<EndJob>(&directive.body);
   const rendezvous::JobState* state = table_->FindState(KeyOf(job));
   if (end != nullptr && state != nullptr && state->drained.contains(send.to)) {
-    coverage_.nodes_drained += drained_.emplace(send.to, directive.instance).second;
+    const auto here = state->nodes.find(send.to);
+    const auto gone = state->former.find(send.to);
+    const Round told = here != state->nodes.end()    ? here->second.told
+                       : gone != state->former.end() ? gone->second.told
+                                                     : kNoRound;
+    coverage_.nodes_drained += drained_.emplace(send.to, RoundId(directive.instance, told)).second;
     const bool is_of_node = *end == rendezvous::EndOfDrained(*state, send.to);
     if (is_of_node || state->phase != rendezvous::JobPhase::kEnded) return;
   }

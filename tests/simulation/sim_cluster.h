@@ -433,8 +433,8 @@ class SimCluster {
   std::map<RoundKey, std::map<int, Incarnation>> history_;
   std::map<RoundKey, int> world_sizes_;
   std::map<RoundKey, std::vector<FailedPair>> checks_;
-  std::map<RoundKey, int64_t> stop_steps_;                     // as named to anybody
-  std::map<Incarnation, Instance> drained_;                    // as its server has it
+  std::map<RoundKey, int64_t> stop_steps_;  // as named to anybody
+  std::map<Incarnation, RoundId> drained_;  // with the last round that each was told of
   std::map<Incarnation, std::set<std::string>> drained_ends_;  // that have been decided
   uint64_t numbers_ = 0;  // of processes, and of what they are told
   SimCoverage coverage_;
