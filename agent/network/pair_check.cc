@@ -332,9 +332,10 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
   void Break(Call& call, int) { TryAgain(call, ECONNREFUSED); }
   void Break(Guest& guest, int) { Close(guest.socket); }
 
-  // Full packets that had little time prove nothing: a machine that is short of CPU answers late.
+  // Full packets that had less time than all before them prove nothing: a machine that is short of
+  // CPU answers late.
   PairStage ProvenStage(const Call& call) const {
-    const bool is_late = absl::Now() - call.bulk_begun < run_.patience / 2;
+    const bool is_late = absl::Now() - call.bulk_begun < call.bulk_begun - begun_;
     return call.stage == PairStage::kBulk && is_late ? PairStage::kGreeting : call.stage;
   }
 
@@ -386,6 +387,7 @@ class PairCheck::Run : public std::enable_shared_from_this<PairCheck::Run> {
   asio::steady_timer deadline_;
   asio::steady_timer doubtful_deadline_;
   bool waits_for_doubtful_ = true;
+  const absl::Time begun_ = absl::Now();
   Neighbours neighbours_;
   std::vector<std::unique_ptr<Call>> calls_;
   std::vector<std::unique_ptr<Guest>> guests_;

@@ -19,7 +19,7 @@ namespace muster::rendezvous {
 namespace {
 
 constexpr absl::Duration kQuick = absl::Seconds(10);
-// More than are ever recorded in one transaction.
+// One transaction never records as many rounds of a job.
 constexpr int kMaxRoundsLacking = 100;
 
 }  // namespace

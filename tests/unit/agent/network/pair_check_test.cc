@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -105,6 +106,34 @@ TEST_F(PairCheckTest, ADoubtfulPeerIsNotWaitedForAsLong) {
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->called[0].fault, PairFault::kRefused);
   EXPECT_THAT(found->absent, ::testing::ElementsAre(1));
+}
+
+// It answers the greeting at once, and takes no full packet. A machine that stalls for half of the
+// time that a doubtful peer gets is given another try.
+TEST_F(PairCheckTest, ASmallMtuIsSeenInTheShortTimeOfADoubtfulPeer) {
+  std::optional<PairResults> found;
+  for (int tries = 0; tries < 20; ++tries) {
+    asio::io_context silent(1);
+    PairCheckRun run{.nodes = {{AddressOf(0), kPort}, {AddressOf(1), kPort}},
+                     .self = 1,
+                     .neighbours = PlanPairs(2, 1, 7),
+                     .doubtful = {1},
+                     .patience = absl::Hours(1)};
+    PairCheck check(loop_), of_silent(silent);
+    of_silent.Start(run, [](const PairResults&) {});
+    run.self = 0;
+    run.neighbours = PlanPairs(2, 0, 7);
+    check.Start(run, [&](PairResults results) { found = std::move(results); });
+    asio::steady_timer soon(loop_, std::chrono::milliseconds(10));
+    soon.async_wait([&](const asio::error_code&) {
+      while (silent.poll() > 0) silent.restart();
+    });
+    loop_.restart();
+    loop_.run();
+    ASSERT_TRUE(found.has_value());
+    if (found->called[0].fault == PairFault::kMtu) break;
+  }
+  EXPECT_EQ(found->called[0].fault, PairFault::kMtu);
 }
 
 // The other node is so busy that it answers at three quarters of the patience, and then not again.
