@@ -151,8 +151,8 @@ def _serve():
 
     from torch._C import _distributed_c10d as c10d
 
-    # Of the processes of one worker the first serves. Held until the last that it forks has ended,
-    # or its round.
+    # Of the processes of one worker the first serves. It holds the lock until the round is over;
+    # each process that it forks holds it to its own end.
     lock = os.open(_PATH + ".lock", os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -32,8 +32,8 @@ _READ_ANEW = {
 _READ_ANEW["torchmetrics.utilities.prints"] = lambda module: setattr(
     module.rank_zero_only, "rank", int(os.environ.get("LOCAL_RANK", 0))
 )
-# What a package leaves to its first use, in every program of its kind: an optimizer imports this,
-# for a second and more.
+# The module that a package imports at its first use, in nearly every program: torch's optimizers
+# take a second and more for it.
 _LATER = {"torch": "torch._dynamo"}
 # Steps of a start that can fail, as worker_process.cc numbers them.
 _STREAMS, _AFFINITY, _DIRECTORY = 0, 1, 2
@@ -282,7 +282,8 @@ def _multiply():
 
 
 def _status_of(work, patience_s):
-    """How a forked process ends that does `work`; None: not in time."""
+    """Does `work` in a forked process; returns its wait status, or None if it does not end in
+    time."""
     import time
 
     pid = os.fork()

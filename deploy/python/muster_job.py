@@ -223,7 +223,7 @@ class _Agent:
             on_round_over()
 
     def leave(self):
-        """Once the next round's variables are there: nothing of this round is held any longer."""
+        """Lets go of what belongs to this round, once the next round's variables are known."""
         atexit.unregister(self._say_goodbye)
         try:
             self._socket.shutdown(socket.SHUT_RDWR)  # its reader closes it

@@ -189,6 +189,7 @@ class JobTable {
   // Keeps the index of deadlines after a step.
   void Reschedule(Jobs::iterator job);
   void Erase(Jobs::iterator job, MonoTime now);
+  // Removes a job, of whose end nothing is remembered.
   void Drop(Jobs::iterator job);
   // Drops a job without a round yet, if its newcomers have to wait for a round of which this server
   // has no record; they begin it again later.
