@@ -10,24 +10,24 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 
 namespace muster::agent {
 namespace {
 
 // What `auto` may import: for each a test compares a forked worker with a fresh one
 // (tests/integration/warm_test.cc, warm_frameworks_test.cc).
-constexpr std::array<absl::string_view, 7> kPackages = {
-    "torch",     "numpy",        "transformers",     "accelerate",
-    "lightning", "torchmetrics", "pytorch_lightning"};
+constexpr std::array<absl::string_view, 8> kPackages = {
+    "torch",     "numpy",        "transformers",      "accelerate",
+    "lightning", "torchmetrics", "pytorch_lightning", "peft"};
 
-// Told to each worker for itself, after the fork (as in watch/warm_python.py); what is left is told
-// to all alike, and libraries may read it as they are loaded.
-constexpr std::array<absl::string_view, 12> kOfOneWorker = {
+// Told to each worker for itself, after the fork; what is left is told to all alike, and libraries
+// may read it as they are loaded. A name that ends in * stands for all that begin so.
+constexpr std::array<absl::string_view, 15> kOfOneWorker = {
     "RANK",       "LOCAL_RANK",       "WORLD_SIZE",          "LOCAL_WORLD_SIZE",
     "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",           "ROLE_WORLD_SIZE",
-    "TF_CONFIG",  "TRACEPARENT",      "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"};
-constexpr std::array<absl::string_view, 3> kPrefixesOfOneWorker = {"MUSTER_", "MASTER_",
-                                                                   "TORCHELASTIC_"};
+    "TF_CONFIG",  "TRACEPARENT",      "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
+    "MUSTER_*",   "MASTER_*",         "TORCHELASTIC_*"};
 
 absl::string_view NameOf(absl::string_view variable) {
   return variable.substr(0, variable.find('='));
@@ -35,10 +35,9 @@ absl::string_view NameOf(absl::string_view variable) {
 
 bool IsOfOneWorker(absl::string_view variable) {
   const absl::string_view name = NameOf(variable);
-  return absl::c_linear_search(kOfOneWorker, name) ||
-         absl::c_any_of(kPrefixesOfOneWorker, [name](absl::string_view prefix) {
-           return absl::StartsWith(name, prefix);
-         });
+  return absl::c_any_of(kOfOneWorker, [name](absl::string_view pattern) {
+    return absl::ConsumeSuffix(&pattern, "*") ? absl::StartsWith(name, pattern) : name == pattern;
+  });
 }
 
 // A variable that is in one of the two and not in the other.
@@ -116,6 +115,8 @@ void WarmStart::Begin() {
   phase_ = Phase::kMade;
   WorkerCommand command = current_;
   command.environment.push_back(absl::StrCat("MUSTER_WARM=", list_path()));
+  command.environment.push_back(
+      absl::StrCat("MUSTER_WARM_OF_ONE=", absl::StrJoin(kOfOneWorker, ",")));
   guardian_.Spawn(command);
 }
 

@@ -317,7 +317,7 @@ std::vector<Option> ProgramOptions(RunChoices& to) {
        .value_name = "auto|MODULE,...",
        .help = "Python modules that a process on this node imports during the first "
                "attempt, to fork the workers of later attempts; auto: those of torch, "
-               "numpy, transformers and accelerate that the first attempt imported [none]",
+               "numpy, transformers and the like that the first attempt imported [none]",
        .read = Into(ParseModules, spec.program.warm)},
       {.name = "local_cache",
        .value_name = "DIR",

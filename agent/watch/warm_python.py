@@ -3,8 +3,9 @@
 # in sitecustomize.py (torch_hook.py), before its script: so what it forks goes on into the script
 # as a fresh interpreter does.
 #
-# $MUSTER_WARM names the file of modules to import, one a line. Descriptor 3 is the socket of the
-# guardian (guardian/warm_parent.h), which asks for workers. Raises nothing into a worker.
+# $MUSTER_WARM names the file of modules to import, one a line, $MUSTER_WARM_OF_ONE the variables
+# that each worker has for itself. Descriptor 3 is the socket of the guardian
+# (guardian/warm_parent.h), which asks for workers. Raises nothing into a worker.
 import os
 import sys
 
@@ -15,13 +16,8 @@ _SIGKILL = 9
 _PATIENCE_S = 10  # until a forked process belongs to the guardian, and until the trial has ended
 _IMPORT_PATIENCE_S = 60  # until a forked process has imported what may be left out
 _TRUST_S = 1  # so long are files that were looked at taken for unchanged
-# What a worker's environment says of that worker, as in warm_start.cc: a module that reads one of
-# them as it is imported would hold it of nobody, or of another worker.
-_OF_ONE_WORKER = frozenset(
-    b"RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK"
-    b" ROLE_WORLD_SIZE TF_CONFIG TRACEPARENT HIP_VISIBLE_DEVICES CUDA_VISIBLE_DEVICES".split()
-)
-_PREFIXES_OF_ONE_WORKER = (b"MUSTER_", b"MASTER_", b"TORCHELASTIC_")
+_OF_ONE_WORKER = os.environb.pop(b"MUSTER_WARM_OF_ONE").split(b",")
+_PREFIXES_OF_ONE_WORKER = tuple(name[:-1] for name in _OF_ONE_WORKER if name.endswith(b"*"))
 _OF_ENVIRON = ("os", "_collections_abc", "collections.abc")
 # Modules that may read one all the same, and how each takes it anew in a worker. For each a test
 # compares workers (tests/integration/warm_frameworks_test.cc).
@@ -44,7 +40,8 @@ class _CannotFork(Exception):
 
 
 class _Reads(dict):
-    """The data of os.environ; notes who asks for what belongs to one worker."""
+    """The data of os.environ; notes who asks for what belongs to one worker: a module that does so
+    as it is imported would hold it of nobody, or of another worker."""
 
     def __init__(self, data):
         super().__init__(data)
@@ -439,6 +436,7 @@ def _prepare(path):
         raise _CannotFork(reasons or "none of the modules can be imported")
     if found:
         os.environ["MUSTER_WARM"] = path
+        os.environb[b"MUSTER_WARM_OF_ONE"] = b",".join(_OF_ONE_WORKER)
         os.environ["MUSTER_WARM_WITHOUT"] = json.dumps(left_out)
         os.set_inheritable(_CONTROL, True)
         os.execv(sys.executable, sys.orig_argv)

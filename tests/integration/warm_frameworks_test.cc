@@ -117,6 +117,8 @@ INSTANTIATE_TEST_SUITE_P(
                              "lightning, numpy, torch, torchmetrics, transformers"},
                       Script{"with_pytorch_lightning.py", "exit", 3,
                              "numpy, pytorch_lightning, torch, torchmetrics, transformers"},
+                      Script{"with_peft.py", "exception", 1,
+                             "accelerate, numpy, peft, torch, transformers"},
                       Script{"with_loaders.py", "kill", 0, "numpy, torch"}),
     [](const auto& param) {
       const std::string program = param.param.program;
