@@ -279,8 +279,9 @@ def measure(arguments, soak, way, home):
             if way != "fleet":
                 job.stop()
         except BaseException:
-            shutil.copy(os.path.join(home, "log"), "/tmp/soak_bench.log")
-            print("the job's output: /tmp/soak_bench.log", file=sys.stderr)
+            with tempfile.NamedTemporaryFile(prefix="soak_bench_", delete=False) as kept:
+                shutil.copy(os.path.join(home, "log"), kept.name)
+            print(f"the job's output: {kept.name}", file=sys.stderr)
             raise
         finally:
             job.end()

@@ -53,6 +53,17 @@ class Warm : public JobTest {
                  Changes());
   }
   void EndFirstAttempt() const { WriteFile(Out("go"), ""); }
+  // Such a job, whose first attempt is told to fail once the job has said `line`.
+  SubprocessResult RunJob(const Arguments& options, const std::string& how,
+                          const std::string& line = kReady) const {
+    Subprocess job = StartJob(options, how);
+    EXPECT_TRUE(BothHaveSpoken(0));
+    EXPECT_TRUE(job.WaitForOutput(line));
+    EndFirstAttempt();
+    SubprocessResult result = job.Wait();
+    EXPECT_THAT(result, ExitsWith(0));
+    return result;
+  }
   Json Found(int attempt, int rank) const {
     return Json::parse(ReadOut(absl::StrCat(attempt, ".", rank)), nullptr, false);
   }
@@ -83,12 +94,7 @@ TEST_F(Warm, AForkedWorkerFindsWhatAFreshOneFinds) {
   for (const char* how : {"kill", "exception"}) {
     SCOPED_TRACE(how);
     const std::string logs = absl::StrCat(directory(), "/", how);
-    Subprocess job = StartJob({"--warm=bank", "--log_dir=" + logs}, how);
-    ASSERT_TRUE(BothHaveSpoken(0));
-    ASSERT_TRUE(job.WaitForOutput(kReady));
-    EndFirstAttempt();
-    const SubprocessResult result = job.Wait();
-    EXPECT_THAT(result, ExitsWith(0));
+    const SubprocessResult result = RunJob({"--warm=bank", "--log_dir=" + logs}, how);
     EXPECT_THAT(result.err, HasSubstr(kForked));
     EXPECT_THAT(Run({"report", logs}).out, HasSubstr("(2 forked, back after "));
     for (const int rank : {0, 1}) {
@@ -151,12 +157,7 @@ TEST_F(Warm, AModuleThatReadsWhatIsOfOneWorkerAsItIsImportedIsLeftOut) {
     SCOPED_TRACE(name);
     WriteFile(bank(), absl::StrCat("import os\nREAD = os.environ.get('", name, "')\n",
                                    ProgramText("bank.py")));
-    Subprocess job = StartJob({"--warm=bank,json"}, "exception");
-    ASSERT_TRUE(BothHaveSpoken(0));
-    ASSERT_TRUE(job.WaitForOutput(kReady));
-    EndFirstAttempt();
-    const SubprocessResult result = job.Wait();
-    EXPECT_THAT(result, ExitsWith(0));
+    const SubprocessResult result = RunJob({"--warm=bank,json"}, "exception");
     EXPECT_THAT(result.err,
                 HasSubstr(absl::StrCat("without bank: bank reads ", name, " when it is imported")));
     EXPECT_THAT(result.err, HasSubstr(kForked));
@@ -177,12 +178,7 @@ TEST_F(Warm, AModuleWhoseThingsWouldBeLostOrSharedCannotBeForked) {
   for (const auto& [text, reason] : modules) {
     SCOPED_TRACE(text);
     WriteFile(bank(), text + ProgramText("bank.py"));
-    Subprocess job = StartJob({"--warm=bank"}, "exception");
-    ASSERT_TRUE(BothHaveSpoken(0));
-    ASSERT_TRUE(job.WaitForOutput(reason));
-    EndFirstAttempt();
-    const SubprocessResult result = job.Wait();
-    EXPECT_THAT(result, ExitsWith(0));
+    RunJob({"--warm=bank"}, "exception", reason);
     EXPECT_EQ(Found(1, 0)["own"]["imported_in"], Found(1, 0)["own"]["pid"]);
     Forget();
   }
@@ -200,12 +196,7 @@ TEST_F(Warm, WhatIsImportedAheadOfItsUseIsLeftOutWhereItPreventsForking) {
                 "def ones(*shape): return Ones()\n");
     WriteModule("torch/_dynamo.py",
                 is_harmless ? "" : "import socket\nENDS = socket.socketpair()\n");
-    Subprocess job = StartJob({"--warm=bank,torch"}, "exception");
-    ASSERT_TRUE(BothHaveSpoken(0));
-    ASSERT_TRUE(job.WaitForOutput(kReady));
-    EndFirstAttempt();
-    const SubprocessResult result = job.Wait();
-    EXPECT_THAT(result, ExitsWith(0));
+    const SubprocessResult result = RunJob({"--warm=bank,torch"}, "exception");
     EXPECT_THAT(result.err, HasSubstr(kForked));
     EXPECT_EQ(Found(1, 0)["own"]["has_dynamo"], is_harmless);
     Forget();
