@@ -40,11 +40,15 @@ class TorchSurvive : public JobTest {
     Arguments line = Arguments{"run", absl::StrCat("--nproc_per_node=", ranks)} + options;
     line = line + Arguments{programs + "/survive_ddp.py", out(), absl::StrCat(steps)};
     if (!how.empty()) line.push_back(how);
-    return Start(line, {{"PYTHONPATH", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")},
-                        {"PYTHON_EXEC", PeerPython()},
-                        {"PYTHONDONTWRITEBYTECODE", "1"},
-                        {"GLOO_SOCKET_IFNAME", "lo"},
-                        {"OMP_NUM_THREADS", "1"}});
+    Environment changes = WithModule();
+    changes["OMP_NUM_THREADS"] = "1";
+    return Start(line, changes);
+  }
+  static Environment WithModule() {
+    return {{"PYTHONPATH", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")},
+            {"PYTHON_EXEC", PeerPython()},
+            {"PYTHONDONTWRITEBYTECODE", "1"},
+            {"GLOO_SOCKET_IFNAME", "lo"}};
   }
 
   void Hold(int step) const { WriteFile(Out(absl::StrCat("hold.", step)), ""); }
@@ -294,20 +298,35 @@ TEST_F(TorchSurvive, TheGuidesProgramIsShorterThanFiftyLinesAndRunsUnderAnyLaunc
   const std::string program = guide.substr(begin, guide.find("\n```", begin) - begin) + "\n";
   EXPECT_LT(std::count(program.begin(), program.end(), '\n'), 50);
   const std::string script = PythonScript("train.py", program);
-  const Environment changes = {
-      {"PYTHONPATH", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")},
-      {"PYTHON_EXEC", PeerPython()},
-      {"PYTHONDONTWRITEBYTECODE", "1"},
-      {"GLOO_SOCKET_IFNAME", "lo"}};
-  const SubprocessResult ours = Start({"run", "--nproc_per_node=2", script}, changes).Wait(kLong);
+  const SubprocessResult ours =
+      Start({"run", "--nproc_per_node=2", script}, WithModule()).Wait(kLong);
   EXPECT_THAT(ours, ExitsWith(0));
   EXPECT_THAT(ours.out, HasSubstr("step 200  loss "));
   const SubprocessResult theirs = StartProgram({PeerPython(), "-m", "torch.distributed.run",
                                                 "--standalone", "--nproc_per_node=2", script},
-                                               changes)
+                                               WithModule())
                                       .Wait(kLong);
   EXPECT_THAT(theirs, ExitsWith(0));
   EXPECT_EQ(theirs.out, ours.out);
+}
+
+// A thread of gloo that needed the interpreter once that has gone would abort the process.
+TEST_F(TorchSurvive, NoThreadOfTheGroupIsLeftAsPythonEnds) {
+  const std::string script = PythonScript(
+      "ends.py",
+      "import atexit, glob\n"
+      "def say_threads():\n"
+      "    names = [open(path).read() for path in glob.glob('/proc/self/task/*/comm')]\n"
+      "    print('gloo', sum('gloo' in name for name in names))\n"
+      "atexit.register(say_threads)\n"
+      "import torch\n"
+      "from muster import survive\n"
+      "job = survive.Job(torch.nn.Linear(4, 4))\n"
+      "def train(step): job.model(torch.ones(3, 4)).sum().backward()\n"
+      "for step, loss in job.run(train, 3): say_threads()\n");
+  const SubprocessResult result = Start({"run", script}, WithModule()).Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, HasSubstr("gloo 3\ngloo 3\ngloo 3\ngloo 0\n"));
 }
 
 TEST_F(TorchSurvive, AFaultOfTheProgramsOwnIsItsEnd) {
@@ -318,12 +337,7 @@ TEST_F(TorchSurvive, AFaultOfTheProgramsOwnIsItsEnd) {
                    "def train(step): return job.model(torch.ones(3, 5))\n"
                    "for step, loss in job.run(train, 3): print('step', step)\n");
   const SubprocessResult result =
-      Start({"run", "--nproc_per_node=2", script},
-            {{"PYTHONPATH", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")},
-             {"PYTHON_EXEC", PeerPython()},
-             {"PYTHONDONTWRITEBYTECODE", "1"},
-             {"GLOO_SOCKET_IFNAME", "lo"}})
-          .Wait(kLong);
+      Start({"run", "--nproc_per_node=2", script}, WithModule()).Wait(kLong);
   EXPECT_THAT(result, ExitsWith(1));
   EXPECT_THAT(result.err, HasSubstr("mat1 and mat2 shapes cannot be multiplied"));
   EXPECT_THAT(result.err, Not(HasSubstr("go on at step")));

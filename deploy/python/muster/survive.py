@@ -27,6 +27,7 @@ A step is done again where a rank is lost in its midst, so
   has half a step, and takes the whole state from another;
 * what else keeps count (a scheduler, a sampler) is moved on behind the optimizer's step.
 """
+import atexit
 import contextlib
 import gc
 import os
@@ -234,6 +235,7 @@ class Job:
         self._survives = False
         self._has_entered = False  # a round, whole
         self._has_state = False  # and the optimizer is not in the midst of a step
+        self._is_in_step = False  # the program's
         for item in stateful:
             if isinstance(item, torch.optim.Optimizer):
                 item.register_step_pre_hook(self._on_update)
@@ -245,6 +247,16 @@ class Job:
             if not self._may_be_a_loss(error):
                 raise
             self._recover(error)
+        atexit.register(self._end)
+
+    def _end(self):
+        """A thread of gloo that only now lets go of the last operation needs the interpreter for
+        it, and would abort the process once that has gone; so it ends before."""
+        if self._is_in_step or not dist.is_initialized():
+            return  # it may wait for another rank
+        self.model = None
+        gc.collect()  # the wrapper holds the group
+        dist.destroy_process_group()
 
     def _on_update(self, *_):
         self._has_state = False
@@ -264,6 +276,7 @@ class Job:
         it returned there."""
         while self.step < steps:
             before = self._changed_by_a_forward_pass()
+            self._is_in_step = True
             try:
                 self._result = train(self.step)
                 self.step += 1
@@ -276,6 +289,7 @@ class Job:
                 self._recover(error)
                 if self.step == begun:
                     continue
+            self._is_in_step = False
             yield self.step - 1, self._result
 
     def _changed_by_a_forward_pass(self):
