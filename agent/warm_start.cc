@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <utility>
@@ -63,6 +64,7 @@ std::vector<std::string> WarmStart::VariablesForListing() const {
 
 void WarmStart::OnStart(WorkerCommand& command) {
   if (!is_on()) return;
+  ++num_starting_;
   next_ = {.argv = command.argv, .start = WorkerStart::kWarm};
   for (const std::string& variable : command.environment) {
     if (!IsOfOneWorker(variable)) next_.environment.push_back(variable);
@@ -91,6 +93,7 @@ void WarmStart::OnStart(WorkerCommand& command) {
 
 void WarmStart::OnStarted() {
   num_afresh_ = 0;
+  num_workers_ = std::max(num_workers_, std::exchange(num_starting_, 0));
   if (!is_on()) return;
   const bool may_begin = phase_ == Phase::kWanted || (phase_ == Phase::kNone && !is_auto());
   if (may_begin) Begin();
@@ -117,6 +120,7 @@ void WarmStart::Begin() {
   command.environment.push_back(absl::StrCat("MUSTER_WARM=", list_path()));
   command.environment.push_back(
       absl::StrCat("MUSTER_WARM_OF_ONE=", absl::StrJoin(kOfOneWorker, ",")));
+  command.environment.push_back(absl::StrCat("MUSTER_WARM_WORKERS=", num_workers_));
   guardian_.Spawn(command);
 }
 

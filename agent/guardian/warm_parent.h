@@ -2,10 +2,10 @@
 // (agent/watch/warm_python.py) and forks them from then on.
 //
 // It is started like a worker, with one end of a socket as descriptor 3, at which it takes requests
-// in frames of framed_socket.h. A forked worker first becomes the guardian's own child (the process
-// between them ends), says so over a socket of its own, whose credentials carry its pid, and waits
-// to be let go on. So a worker's end is reaped like that of any other. What cannot be forked is
-// handed back to be started afresh.
+// in frames of framed_socket.h and hands each to a process that it has forked in advance. That one
+// first becomes the guardian's own child (the process between them ends), says so over a socket of
+// its own, whose credentials carry its pid, and waits to be let go on. So a worker's end is reaped
+// like that of any other. What cannot be forked is handed back to be started afresh.
 //
 // Never blocks. Threads: compatible; the guardian's only one.
 #pragma once

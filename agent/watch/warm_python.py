@@ -4,8 +4,9 @@
 # as a fresh interpreter does.
 #
 # $MUSTER_WARM names the file of modules to import, one a line, $MUSTER_WARM_OF_ONE the variables
-# that each worker has for itself. Descriptor 3 is the socket of the guardian
-# (guardian/warm_parent.h), which asks for workers. Raises nothing into a worker.
+# that each worker has for itself, and $MUSTER_WARM_WORKERS how many are likely to be asked for.
+# Descriptor 3 is the socket of the guardian (guardian/warm_parent.h), which asks for workers. They
+# are forked in advance, since a fork takes some 15 ms. Raises nothing into a worker.
 import os
 import sys
 
@@ -15,8 +16,10 @@ _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 _PATIENCE_S = 10  # until a forked process belongs to the guardian, and until the trial has ended
 _IMPORT_PATIENCE_S = 60  # until a forked process has imported what may be left out
+_QUIET_S = 2  # after workers have been handed out, until others are forked
 _TRUST_S = 1  # so long are files that were looked at taken for unchanged
 _OF_ONE_WORKER = os.environb.pop(b"MUSTER_WARM_OF_ONE").split(b",")
+_NUM_WORKERS = int(os.environb.pop(b"MUSTER_WARM_WORKERS"))
 _PREFIXES_OF_ONE_WORKER = tuple(name[:-1] for name in _OF_ONE_WORKER if name.endswith(b"*"))
 _OF_ENVIRON = ("os", "_collections_abc", "collections.abc")
 # Modules that may read one all the same, and how each takes it anew in a worker. For each a test
@@ -388,28 +391,63 @@ def _become(fields, descriptors, control, output, libc, guardian, own):
     result.close()
 
 
-def _fork(request, *state):
-    """True in the worker."""
+def _fork(waiting, *state):
+    """Forks a process that waits to be a worker. Returns the socket for its request; in the worker
+    that it becomes: None. `waiting`: the sockets of others.
+
+    Between the two is a process that ends with it or by it: the worker is the guardian's child
+    then. Both end where this one does."""
+    import socket
     import warnings
 
-    fields, descriptors = request
+    ours, its = socket.socketpair()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python's of threads, which were looked at
-        child = os.fork()
-        if child == 0:
-            # What the guardian is to have as its own child is forked by one that ends at once.
-            if os.fork() != 0:
-                os._exit(0)
-    if child == 0:
+        if os.fork() != 0:
+            its.close()
+            return ours
         try:
-            _become(fields, descriptors, *state)
+            between = os.getpid()
+            is_between = os.fork() != 0
+            for end in (ours, *waiting):
+                end.close()
+            if is_between:
+                its.close()
+                os.wait()
+                os._exit(0)
+            request = _receive(its)
+            its.close()
+            if request is None:
+                os._exit(0)
+            if os.getppid() == between:
+                os.kill(between, _SIGKILL)
+            _become(*request, *state)
         except BaseException:
             os._exit(127)
+
+
+def _hand_over(request, end):
+    """Whether the process at that end of a socket is there to take it."""
+    import socket
+
+    fields, descriptors = request
+    body = b"\0".join(fields)
+    try:
+        socket.send_fds(end, [len(body).to_bytes(_LENGTH_BYTES, "little")], descriptors)
+        end.sendall(body)
         return True
-    os.waitpid(child, 0)
-    for fd in descriptors:
-        os.close(fd)
-    return False
+    except OSError:
+        return False
+    finally:
+        end.close()
+
+
+def _reap():
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:
+            pass
+    except ChildProcessError:
+        pass
 
 
 def _resident_bytes():
@@ -437,6 +475,7 @@ def _prepare(path):
     if found:
         os.environ["MUSTER_WARM"] = path
         os.environb[b"MUSTER_WARM_OF_ONE"] = b",".join(_OF_ONE_WORKER)
+        os.environ["MUSTER_WARM_WORKERS"] = str(_NUM_WORKERS)
         os.environ["MUSTER_WARM_WITHOUT"] = json.dumps(left_out)
         os.set_inheritable(_CONTROL, True)
         os.execv(sys.executable, sys.orig_argv)
@@ -457,6 +496,7 @@ def _prepare(path):
 
 def _serve(path):
     import ctypes
+    import select
     import socket
 
     guardian = os.getppid()
@@ -473,7 +513,25 @@ def _serve(path):
     files = _Files()
     output.collect()
     _send(control, "ready\0" + said)
+    waiting = []
+    pause_s = 0
     while True:
+        _reap()
+        is_short = len(waiting) < _NUM_WORKERS
+        ready = select.select([control, *waiting], [], [], pause_s if is_short else None)[0]
+        for end in [end for end in waiting if end in ready]:  # it has been killed
+            waiting.remove(end)
+            end.close()
+            pause_s = _QUIET_S
+        # A process that is forked while a request is open here would hold its descriptors.
+        if not ready or control in ready and not waiting:
+            end = _fork(waiting, control, output, libc, guardian, own)
+            if end is None:
+                return
+            waiting.append(end)
+            pause_s = 0
+        if control not in ready:
+            continue
         request = _receive(control)
         if request is None:
             os._exit(0)
@@ -481,8 +539,11 @@ def _serve(path):
         if changed is not None:
             _send(control, "failed\0%s has changed since it was imported" % changed)
             os._exit(1)
-        if _fork(request, control, output, libc, guardian, own):
-            return
+        while waiting and not _hand_over(request, waiting.pop()):
+            pass
+        for fd in request[1]:
+            os.close(fd)
+        pause_s = _QUIET_S
 
 
 def serve(path):

@@ -13,6 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
+#include "tests/support/process_table.h"
 
 namespace muster::testing {
 namespace {
@@ -66,6 +67,22 @@ class Warm : public JobTest {
   }
   Json Found(int attempt, int rank) const {
     return Json::parse(ReadOut(absl::StrCat(attempt, ".", rank)), nullptr, false);
+  }
+  // The guardian's child that is no rank; 0: there is none.
+  pid_t WarmPid() const {
+    const std::set<pid_t> ranks = {Found(0, 0)["own"]["pid"], Found(0, 1)["own"]["pid"]};
+    for (const pid_t pid : ChildrenOf(Found(0, 0)["own"]["parent"])) {
+      if (!ranks.contains(pid)) return pid;
+    }
+    return 0;
+  }
+  // Those that wait to be workers.
+  std::set<pid_t> WaitingPids() const {
+    std::set<pid_t> waiting;
+    for (const pid_t between : ChildrenOf(WarmPid())) {
+      for (const pid_t pid : ChildrenOf(between)) waiting.insert(pid);
+    }
+    return waiting;
   }
   bool BothHaveSpoken(int attempt) const {
     return WaitForOut(absl::StrCat(attempt, ".0")) && WaitForOut(absl::StrCat(attempt, ".1"));
@@ -215,20 +232,31 @@ TEST_F(Warm, AModuleThatHasChangedIsImportedAnew) {
   EXPECT_EQ(CountOf("the new bank", result.out), 2);
 }
 
+TEST_F(Warm, WorkersAreForkedBeforeTheyAreAskedFor) {
+  Subprocess job = StartJob({"--warm=bank"}, "exception");
+  ASSERT_TRUE(BothHaveSpoken(0));
+  ASSERT_TRUE(job.WaitForOutput(kReady));
+  ASSERT_TRUE(WaitUntil([&] { return WaitingPids().size() == 2; }));
+  const pid_t killed = *WaitingPids().begin();
+  ASSERT_EQ(kill(killed, SIGKILL), 0);
+  std::set<pid_t> waiting;
+  ASSERT_TRUE(WaitUntil([&] {
+    waiting = WaitingPids();
+    return waiting.size() == 2 && !waiting.contains(killed);
+  }));
+  EndFirstAttempt();
+  const SubprocessResult result = job.Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr(kForked));
+  for (const int rank : {0, 1}) EXPECT_TRUE(waiting.contains(Found(1, rank)["own"]["pid"])) << rank;
+}
+
 TEST_F(Warm, AWarmProcessThatIsKilledCostsNothingButItsWarmth) {
   Subprocess job = StartJob({"--warm=bank"}, "exception");
   ASSERT_TRUE(BothHaveSpoken(0));
   ASSERT_TRUE(job.WaitForOutput(kReady));
-  // The guardian's child that is no rank.
-  const int guardian = Found(0, 0)["own"]["parent"];
-  std::set<int> ranks = {Found(0, 0)["own"]["pid"], Found(0, 1)["own"]["pid"]};
-  const std::string children =
-      ReadFile(absl::StrCat("/proc/", guardian, "/task/", guardian, "/children"));
-  int warm = 0;
-  for (absl::string_view pid : absl::StrSplit(children, ' ', absl::SkipWhitespace())) {
-    if (!ranks.contains(std::stoi(std::string(pid)))) warm = std::stoi(std::string(pid));
-  }
-  ASSERT_GT(warm, 0) << children;
+  const pid_t warm = WarmPid();
+  ASSERT_GT(warm, 0);
   ASSERT_EQ(kill(warm, SIGKILL), 0);
   EndFirstAttempt();
   const SubprocessResult result = job.Wait();
