@@ -1,9 +1,8 @@
-// muster.survive: ranks of PyTorch that go on in the same processes where another dies. Losses are
-// compared with those of a run in which nobody dies.
+// muster.survive: ranks under DDP (programs/survive_torch.py) that go on in the same processes where
+// another dies. Losses are compared with those of a run in which nobody dies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <csignal>
 #include <map>
 #include <random>
@@ -14,8 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "tests/support/job_under_test.h"
-#include "tests/support/peer_python.h"
+#include "tests/integration/torch_survive.h"
 
 namespace muster::testing {
 namespace {
@@ -23,137 +21,12 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr absl::Duration kLong = absl::Seconds(200);
-constexpr int kSteps = 12;
-
-class TorchSurvive : public JobTest {
- protected:
-  void SetUp() override {
-    JobTest::SetUp();
-    if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
-  }
-
-  Subprocess StartRanks(int ranks, const Arguments& options = {}, const std::string& how = "",
-                        int steps = kSteps) {
-    const std::string programs =
-        absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs");
-    Arguments line = Arguments{"run", absl::StrCat("--nproc_per_node=", ranks)} + options;
-    line = line + Arguments{programs + "/survive_ddp.py", out(), absl::StrCat(steps)};
-    if (!how.empty()) line.push_back(how);
-    Environment changes = WithModule();
-    changes["OMP_NUM_THREADS"] = "1";
-    return Start(line, changes);
-  }
-  static Environment WithModule() {
-    return {{"PYTHONPATH", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")},
-            {"PYTHON_EXEC", PeerPython()},
-            {"PYTHONDONTWRITEBYTECODE", "1"},
-            {"GLOO_SOCKET_IFNAME", "lo"}};
-  }
-
-  void Hold(int step) const { WriteFile(Out(absl::StrCat("hold.", step)), ""); }
-  void LetGo(int step) const { WriteFile(Out(absl::StrCat("go.", step)), ""); }
-
-  // Waits until the rank has begun with the step; returns its pid.
-  pid_t PidAt(int attempt, int rank, int step) const {
-    pid_t pid = 0;
-    int begun = -1;
-    EXPECT_TRUE(WaitUntil(
-        [&] {
-          const std::vector<std::string> words =
-              absl::StrSplit(ReadOut(absl::StrCat("at.", attempt, ".", rank)), ' ');
-          return words.size() == 2 && absl::SimpleAtoi(words[0], &pid) &&
-                 absl::SimpleAtoi(words[1], &begun) && begun >= step;
-        },
-        kLong))
-        << "rank " << rank << " of attempt " << attempt << " has not begun step " << step;
-    return pid;
-  }
-  std::vector<pid_t> PidsAt(int attempt, int ranks, int step) const {
-    std::vector<pid_t> pids;
-    for (int rank = 0; rank < ranks; ++rank) pids.push_back(PidAt(attempt, rank, step));
-    return pids;
-  }
-
-  // By step: what this rank's process saw.
-  std::map<int, double> Losses(int rank) const {
-    std::map<int, double> losses;
-    for (absl::string_view line :
-         absl::StrSplit(ReadOut(absl::StrCat("losses.", rank)), '\n', absl::SkipEmpty())) {
-      const std::vector<std::string> words = absl::StrSplit(line, ' ');
-      double loss = 0;
-      if (words.size() == 2 && absl::SimpleAtod(words[1], &loss)) {
-        losses[std::stoi(words[0])] = loss;
-      }
-    }
-    return losses;
-  }
-  // Descriptors and threads of a survivor do not become more from round to round. The first round
-  // is left out: what a process of PyTorch opens once, it opens by its second.
-  void ExpectNothingHeldOfEarlierRounds(int attempts, int ranks) const {
-    std::map<int, std::vector<int>> first;  // by pid
-    int compared = 0;
-    for (int attempt = 1; attempt < attempts; ++attempt) {
-      for (int rank = 0; rank < ranks; ++rank) {
-        std::vector<int> held;
-        for (absl::string_view word : absl::StrSplit(
-                 ReadOut(absl::StrCat("held.", attempt, ".", rank)), ' ', absl::SkipEmpty())) {
-          held.push_back(std::stoi(std::string(word)));
-        }
-        if (held.size() != 4) continue;  // it died before its first step had ended
-        const auto [before, is_new] = first.emplace(held[0], held);
-        if (is_new) continue;
-        ++compared;
-        EXPECT_LE(held[1], before->second[1] + 1) << "descriptors, " << attempt << ", " << rank;
-        EXPECT_LE(held[2], before->second[2] + 3) << "threads, " << attempt << ", " << rank;
-        EXPECT_LE(held[3], before->second[3] + 100'000) << "KiB, " << attempt << ", " << rank;
-      }
-    }
-    EXPECT_GT(compared, 0);
-  }
-  void ExpectOneEnd(int ranks) const {
-    EXPECT_NE(ReadOut("end.0"), "");
-    for (int rank = 1; rank < ranks; ++rank) {
-      EXPECT_EQ(ReadOut(absl::StrCat("end.", rank)), ReadOut("end.0")) << rank;
-    }
-  }
-};
-
 TEST_F(TorchSurvive, EachRankInTurnIsReplacedAndTheLossesAreThoseOfAnUndisturbedRun) {
-  constexpr int kRanks = 3;
-  EXPECT_THAT(StartRanks(kRanks).Wait(kLong), ExitsWith(0));
-  const std::map<int, double> undisturbed = Losses(0);
-  ASSERT_EQ(undisturbed.size(), static_cast<size_t>(kSteps));
-
-  const std::map<int, int> dies = {{3, 0}, {6, 1}, {9, 2}};  // the rank, by the step
-  for (const auto& [step, unused] : dies) Hold(step);
-  Subprocess job = StartRanks(kRanks, {"--max_restarts=3", "--warm=auto"});
-  ASSERT_TRUE(job.WaitForOutput("the warm process is ready", kLong));
-  int attempt = 0;
-  for (const auto& death : dies) {
-    const std::vector<pid_t> before = PidsAt(attempt, kRanks, death.first);
-    ASSERT_FALSE(HasFailure());
-    ASSERT_EQ(kill(before[death.second], SIGKILL), 0);
-    LetGo(death.first);
-    ++attempt;
-    const std::vector<pid_t> after = PidsAt(attempt, kRanks, death.first);
-    for (int rank = 0; rank < kRanks; ++rank) {
-      EXPECT_EQ(after[rank] == before[rank], rank != death.second) << rank;
-    }
-  }
-  const SubprocessResult result = job.Wait(kLong);
-  EXPECT_THAT(result, ExitsWith(0));
+  const SubprocessResult result = ReplaceEachInTurn({{3, 0}, {6, 1}, {9, 2}}, {});
   EXPECT_THAT(result.err, HasSubstr("3 ranks go on at step 3; from rank 1 to rank 0"));
   EXPECT_THAT(result.err, HasSubstr("3 ranks go on at step 9; from rank 0 to rank 2"));
-  for (int rank = 0; rank < kRanks; ++rank) {
-    const std::map<int, double> losses = Losses(rank);
-    EXPECT_EQ(losses.size(), static_cast<size_t>(kSteps - 3 * (rank + 1)));  // since it came
-    for (const auto& [step, loss] : losses) {
-      EXPECT_NEAR(loss, undisturbed.at(step), 1e-5 * undisturbed.at(step)) << rank << ", " << step;
-    }
-  }
-  ExpectOneEnd(kRanks);
-  ExpectNothingHeldOfEarlierRounds(attempt + 1, kRanks);
+  ExpectOneEnd(3);
+  ExpectNothingHeldOfEarlierRounds(4, 3);
   EXPECT_THAT(ReadOut("traceback.1"), HasSubstr("[rank1]: ValueError: a fault"));
   EXPECT_THAT(ReadOut("traceback.1"), Not(HasSubstr("[rank1]: [rank1]")));
 }
@@ -163,7 +36,7 @@ TEST_F(TorchSurvive, EachRankInTurnIsReplacedAndTheLossesAreThoseOfAnUndisturbed
 TEST_F(TorchSurvive, ReplacementsThatDieAsTheyJoinCostTheOthersNoState) {
   constexpr int kRanks = 4;
   Hold(3);
-  Subprocess job = StartRanks(kRanks, {"--max_restarts=4", "--warm=auto"}, "ill");
+  Subprocess job = StartRanks(kRanks, {"--max_restarts=4", "--warm=auto"}, {"ill"});
   ASSERT_TRUE(job.WaitForOutput("the warm process is ready", kLong));
   const std::vector<pid_t> before = PidsAt(0, kRanks, 3);
   ASSERT_FALSE(HasFailure());
@@ -172,7 +45,7 @@ TEST_F(TorchSurvive, ReplacementsThatDieAsTheyJoinCostTheOthersNoState) {
   const SubprocessResult result = job.Wait(kLong);
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.err, HasSubstr("restart 3 of 4"));
-  EXPECT_THAT(result.err, HasSubstr("4 ranks go on at step 3; from rank 0 to rank 1"));
+  EXPECT_THAT(result.err, HasSubstr("4 ranks go on at step 3; from rank 2 to rank 1"));
   EXPECT_THAT(result.err, Not(HasSubstr("has not let go")));
   EXPECT_THAT(result.err, Not(HasSubstr("TCPStore.cpp")));
   for (int rank : {0, 2, 3}) {
@@ -185,12 +58,12 @@ TEST_F(TorchSurvive, ReplacementsThatDieAsTheyJoinCostTheOthersNoState) {
 // that has lasted for ten seconds is followed by another without a pause.
 TEST_F(TorchSurvive, FiftyDeathsAtRandomMomentsChangeNoLoss) {
   constexpr int kRanks = 4, kDeaths = 50, kRestarts = 60, kLongRun = 2000;
-  EXPECT_THAT(StartRanks(kRanks, {}, "", kLongRun).Wait(kLong), ExitsWith(0));
+  EXPECT_THAT(StartRanks(kRanks, {}, {}, kLongRun).Wait(kLong), ExitsWith(0));
   const std::map<int, double> undisturbed = Losses(0);
   ASSERT_EQ(undisturbed.size(), static_cast<size_t>(kLongRun));
 
   Subprocess job = StartRanks(kRanks, {absl::StrCat("--max_restarts=", kRestarts), "--warm=auto"},
-                              "slow", kLongRun);
+                              {"slow"}, kLongRun);
   ASSERT_TRUE(job.WaitForOutput("the warm process is ready", kLong));
   std::mt19937 draw(1);
   const auto up_to = [&](int most) { return std::uniform_int_distribution<int>(0, most)(draw); };
@@ -277,7 +150,7 @@ TEST_F(TorchSurvive, ARankThatIsStoppedLaterIsEndedAloneByTheVerdict) {
 
 TEST_F(TorchSurvive, RanksInTheMidstOfTheirUpdateBeginAgainTogether) {
   Hold(1002);
-  Subprocess job = StartRanks(3, {"--max_restarts=3"}, "half");
+  Subprocess job = StartRanks(3, {"--max_restarts=3"}, {"half"});
   const std::vector<pid_t> before = PidsAt(0, 3, 1002);
   ASSERT_FALSE(HasFailure());
   kill(before[1], SIGKILL);
@@ -289,25 +162,8 @@ TEST_F(TorchSurvive, RanksInTheMidstOfTheirUpdateBeginAgainTogether) {
   ExpectOneEnd(3);
 }
 
-// The program of deploy/docs/recover.md as it stands there.
-TEST_F(TorchSurvive, TheGuidesProgramIsShorterThanFiftyLinesAndRunsUnderAnyLauncher) {
-  const std::string guide =
-      ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/docs/recover.md"));
-  const std::string fence = "```python\n";
-  const size_t begin = guide.find(fence) + fence.size();
-  const std::string program = guide.substr(begin, guide.find("\n```", begin) - begin) + "\n";
-  EXPECT_LT(std::count(program.begin(), program.end(), '\n'), 50);
-  const std::string script = PythonScript("train.py", program);
-  const SubprocessResult ours =
-      Start({"run", "--nproc_per_node=2", script}, WithModule()).Wait(kLong);
-  EXPECT_THAT(ours, ExitsWith(0));
-  EXPECT_THAT(ours.out, HasSubstr("step 200  loss "));
-  const SubprocessResult theirs = StartProgram({PeerPython(), "-m", "torch.distributed.run",
-                                                "--standalone", "--nproc_per_node=2", script},
-                                               WithModule())
-                                      .Wait(kLong);
-  EXPECT_THAT(theirs, ExitsWith(0));
-  EXPECT_EQ(theirs.out, ours.out);
+TEST_F(TorchSurvive, TheGuidesProgramRunsUnderAnyLauncher) {
+  RunProgramOfTheGuide("## In the process", 2);
 }
 
 // A thread of gloo that needed the interpreter once that has gone would abort the process.
@@ -324,7 +180,7 @@ TEST_F(TorchSurvive, NoThreadOfTheGroupIsLeftAsPythonEnds) {
       "job = survive.Job(torch.nn.Linear(4, 4))\n"
       "def train(step): job.model(torch.ones(3, 4)).sum().backward()\n"
       "for step, loss in job.run(train, 3): say_threads()\n");
-  const SubprocessResult result = Start({"run", script}, WithModule()).Wait(kLong);
+  const SubprocessResult result = Start({"run", script}, WithTorch()).Wait(kLong);
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.out, HasSubstr("gloo 3\ngloo 3\ngloo 3\ngloo 0\n"));
 }
@@ -337,7 +193,7 @@ TEST_F(TorchSurvive, AFaultOfTheProgramsOwnIsItsEnd) {
                    "def train(step): return job.model(torch.ones(3, 5))\n"
                    "for step, loss in job.run(train, 3): print('step', step)\n");
   const SubprocessResult result =
-      Start({"run", "--nproc_per_node=2", script}, WithModule()).Wait(kLong);
+      Start({"run", "--nproc_per_node=2", script}, WithTorch()).Wait(kLong);
   EXPECT_THAT(result, ExitsWith(1));
   EXPECT_THAT(result.err, HasSubstr("mat1 and mat2 shapes cannot be multiplied"));
   EXPECT_THAT(result.err, Not(HasSubstr("go on at step")));

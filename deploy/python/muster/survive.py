@@ -1,5 +1,5 @@
-"""A DDP program that goes on in the same processes where a rank dies: the others keep theirs, and
-what replaces the dead one gets the state of a survivor.
+"""A program under DDP, or under FSDP2 with replicas, that goes on in the same processes where a
+rank dies: the others keep theirs, and what replaces the dead one gets the state of a survivor.
 
     from muster import survive
 
@@ -15,6 +15,9 @@ what replaces the dead one gets the state of a survivor.
     for step, loss in job.run(train, steps=1000):
         print(step, loss.item())
 
+A sharded model is made by a function, which job = survive.Job(build) calls in each round; what it
+returns is job.model and job.stateful.
+
 Under `muster run` (with --warm=auto the replacement needs a tenth of a second) and the back end
 gloo. Under another launcher, and over other back ends, the program trains as ever, and a rank that
 dies ends the round for all of them.
@@ -28,6 +31,7 @@ A step is done again where a rank is lost in its midst, so
 * what else keeps count (a scheduler, a sampler) is moved on behind the optimizer's step.
 """
 import atexit
+import collections
 import contextlib
 import gc
 import os
@@ -36,7 +40,6 @@ import struct
 import sys
 import threading
 import traceback
-import zlib
 
 import muster_job
 import muster_marks
@@ -44,6 +47,8 @@ import torch
 import torch.distributed as dist
 from muster_job import commit_checkpoint, should_stop, stop_reason  # noqa: F401
 from muster_marks import mark  # noqa: F401
+
+from ._state import State, checksum, forget_meshes, shard_of
 
 try:
     # DDP imports it as it wraps a module, for more than a second. Imported here, it is among what a
@@ -65,56 +70,53 @@ class LostState(Exception):
     """No rank has a whole state: those that had are lost, or in the midst of a step."""
 
 
+def _clear_frames(error):
+    """What failed holds nothing of its round any more, nor do those that it came of."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
 def _names(ranks):
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
-class _Slot:
-    """The place of a tensor in a state whose tensors travel by themselves."""
-
-    def __init__(self, tensor):
-        self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device.type
+# What a rank says as it joins: where its gloo listens; the states that it holds, by shard and step;
+# the shard that it is to have; whether it was in a round before; its step.
+_Claim = collections.namedtuple("_Claim", "ports held shard has_entered step")
 
 
-def _apart(value, tensors):
-    """`value` with slots for its tensors, which are added to `tensors` in order."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value.detach())
-        return _Slot(value)
-    if isinstance(value, dict):
-        return {key: _apart(item, tensors) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        items = [_apart(item, tensors) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    return value
+def _newest(claims):
+    """The newest step of which all shards are held, and for each rank one that holds its own."""
+    steps = sorted({step for claim in claims for _, step in claim.held}, reverse=True)
+    shards = sorted({claim.shard for claim in claims})
+    for step in steps:
+        holders = {shard: [rank for rank, claim in enumerate(claims) if (shard, step) in claim.held]
+                   for shard in shards}
+        if all(holders.values()):
+            return step, [rank if rank in holders[claim.shard]
+                          else holders[claim.shard][rank % len(holders[claim.shard])]
+                          for rank, claim in enumerate(claims)]
+    lost = [shard for shard in shards
+            if not any((shard, step) in claim.held for claim in claims for step in steps[:1])]
+    raise LostState(f"muster.survive: no whole copy of {' or '.join(lost)} is left: each rank that "
+                    "had one is lost, or was in the midst of the optimizer's step; the next "
+                    "attempt begins from a checkpoint")
 
 
-def _together(value, tensors):
-    """The inverse of _apart; `tensors` is an iterator."""
-    if isinstance(value, _Slot):
-        return next(tensors)
-    if isinstance(value, dict):
-        return {key: _together(item, tensors) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        items = [_together(item, tensors) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    return value
+def _takers(sources):
+    """By the source: the ranks that take their state from it."""
+    takers = {}
+    for rank, source in enumerate(sources):
+        if source != rank:
+            takers.setdefault(source, []).append(rank)
+    return takers
 
 
-def _slots(value):
-    if isinstance(value, _Slot):
-        yield value
-    elif isinstance(value, (dict, list, tuple)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _slots(item)
-
-
-def _checksum(tensors):
-    sum_so_far = 0
-    for tensor in tensors:
-        flat = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
-        sum_so_far = zlib.crc32(flat.numpy(), sum_so_far)
-    return sum_so_far
+def _alone(claims):
+    """The ranks whose shard no other rank has."""
+    shards = [claim.shard for claim in claims]
+    return [rank for rank, shard in enumerate(shards) if shards.count(shard) == 1]
 
 
 def _tcp_sockets():
@@ -218,6 +220,9 @@ class _Links:
 class Job:
     """The ranks that train together, in whichever round of the job.
 
+    `module`: a module that every rank holds whole, or a function that makes one that is sharded
+    (FSDP2) and returns it with what is stateful. The function is called in each round, since a
+    group that has ended takes its meshes with it; what this rank holds is put into what it returns.
     `stateful`: what has state_dict() and load_state_dict(), and must be alike on all ranks: the
     optimizer, a scheduler, a sampler. `step`: the first that is to be done, as a checkpoint says.
     `wrap`: makes what `model` is from the module; PyTorch's DistributedDataParallel by default.
@@ -225,22 +230,28 @@ class Job:
     One thread uses it: the one that has made it."""
 
     def __init__(self, module, *stateful, step=0, backend="gloo", wrap=None):
-        self._module, self._stateful = module, stateful
+        self._build = None if isinstance(module, torch.nn.Module) else module
+        if self._build and (stateful or wrap):
+            raise TypeError("muster.survive: a function that makes the model returns what is "
+                            "stateful with it, and wraps the model itself")
         self._backend = backend
         self._wrap = wrap or torch.nn.parallel.DistributedDataParallel
-        self._result = None  # of the last step
         self._links = None
         self._hooks = None, None
         self._is_over = threading.Event()
         self._survives = False
+        self._has_copies = False  # of each shard of this round
         self._has_entered = False  # a round, whole
         self._has_state = False  # and the optimizer is not in the midst of a step
         self._is_in_step = False  # the program's
-        for item in stateful:
-            if isinstance(item, torch.optim.Optimizer):
-                item.register_step_pre_hook(self._on_update)
+        self._held = {}  # between rounds: states, by shard and step
+        self._before = None  # the step in flight: what a forward pass changes
+        self._doubt = None  # why it is not known whether all ranks update, as this one does
+        self._result = None  # of the last step
         self.step = step
         self.model = None
+        if self._build is None:
+            self._take_in(module, *stateful)
         try:
             self._enter()
         except RuntimeError as error:
@@ -258,7 +269,30 @@ class Job:
         gc.collect()  # the wrapper holds the group
         dist.destroy_process_group()
 
+    def _take_in(self, module, *stateful):
+        self._module, self.stateful = module, stateful
+        # A module of FSDP2 that has failed amid a pass has whole parameters in the place of some.
+        self._parameters = dict(module.named_parameters(remove_duplicate=False))
+        self._shard = shard_of(self._parameters.values())
+        for item in stateful:
+            if isinstance(item, torch.optim.Optimizer):
+                item.register_step_pre_hook(self._on_update)
+
     def _on_update(self, *_):
+        """Shards are of one step only if all ranks update theirs or none does: the first update of
+        a step waits for all ranks. Where one is lost meanwhile, the others may have begun or not,
+        so that this one updates, and keeps what it had."""
+        if self._has_state and self._build and self._has_copies:
+            try:
+                dist.barrier()
+            except RuntimeError as error:
+                if not self._may_be_a_loss(error):
+                    raise
+                now = self._changed_by_a_forward_pass()
+                self._put_back(self._before)
+                self._held[self._shard, self.step] = self._state().copy()
+                self._put_back(now)
+                self._doubt = error
         self._has_state = False
 
     @property
@@ -275,19 +309,25 @@ class Job:
         is done. A step that only some ranks have finished is taken over from one of them, with what
         it returned there."""
         while self.step < steps:
-            before = self._changed_by_a_forward_pass()
+            begun, failure = self.step, None
+            self._before = self._changed_by_a_forward_pass()
             self._is_in_step = True
             try:
-                self._result = train(self.step)
+                self._result = train(begun)
                 self.step += 1
                 self._has_state = True
+                failure = self._doubt
             except RuntimeError as error:
                 if not self._may_be_a_loss(error):
                     raise
-                self._put_back(before)
-                begun = self.step
-                self._recover(error)
-                if self.step == begun:
+                failure = error
+                self._put_back(self._before)
+            if failure:
+                now = torch.get_rng_state()
+                self._recover(failure)
+                is_left = self.step == begun
+                torch.set_rng_state(self._before[0] if is_left else now)
+                if is_left:
                     continue
             self._is_in_step = False
             yield self.step - 1, self._result
@@ -313,7 +353,7 @@ class Job:
     def _recover(self, error):
         """Goes on in the next round; a failure on the way leads to the round after that."""
         while True:
-            traceback.clear_frames(error.__traceback__)
+            _clear_frames(error)
             self._let_go()
             try:
                 muster_job.next_round(_PATIENCE_S)
@@ -331,12 +371,25 @@ class Job:
                     raise
                 error = again
 
+    def _state(self):
+        module = {name: self._parameters.get(name, value)
+                  for name, value in self._module.state_dict().items()}
+        return State({"module": module, "step": self.step, "result": self._result,
+                      "stateful": [item.state_dict() for item in self.stateful]},
+                     self._parameters.values())
+
     def _let_go(self):
         """Nothing of the round is left: gradients and hooks of half a step neither."""
         self._links.cut()
-        self.model = None
-        for parameter in self._module.parameters():
-            parameter.grad = None
+        if self.model is not None and self._has_state:
+            self._held[self._shard, self.step] = self._state()
+        self.model = self._doubt = None
+        if self._build:
+            self._module, self._parameters, self.stateful = None, None, ()
+            forget_meshes()
+        else:
+            for parameter in self._module.parameters():
+                parameter.grad = None
         gc.collect()  # the wrapper's hooks at the parameters go with it
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -359,72 +412,80 @@ class Job:
             is_over.set()
             links.cut()
 
-        self._survives = self._backend == "gloo" and muster_job.survive_rounds(on_round_over)
+        def survives():
+            return self._backend == "gloo" and muster_job.survive_rounds(on_round_over)
+
+        # Whether others hold what this one does is known once the model is made.
+        self._survives = (self._has_entered or not self._build) and survives()
         before = sys.excepthook
         dist.init_process_group(self._backend)
         self._hooks = before, sys.excepthook  # PyTorch's puts the rank in front of a traceback
-        if self._survives:
-            own = sorted(links.own())
-            of_all = [None] * self.size
-            dist.all_gather_object(of_all, own)
-            links.found(own, [port for ports in of_all for port in ports])
-        self._agree()
-        self.model = self._wrap(self._module)
+        if self._build:
+            built = self._build()
+            if not isinstance(built, tuple):
+                raise TypeError("muster.survive: the function that makes the model returns a tuple "
+                                "of it and what is stateful")
+            self._take_in(*built)
+        claims = self._agree()
+        alone = _alone(claims) if self._build else []
+        self._has_copies = not alone
+        if self._has_copies:
+            self._survives = self._survives or survives()
+        elif self.rank == 0:
+            self._say(f"nobody else holds the shard of {_names(alone)}: where one of them dies, "
+                      "all processes begin anew from the last checkpoint")
+        self.model = self._module if self._build else self._wrap(self._module)
         self._has_entered = self._has_state = True
+        self._held = {}
 
     def _agree(self):
-        """The newest state that a survivor has whole becomes everyone's."""
+        """The newest step that the survivors have whole becomes everyone's."""
         claims = [None] * self.size
-        dist.all_gather_object(claims, (self._has_state, self._has_entered, self.step))
-        holders = [rank for rank, claim in enumerate(claims) if claim[0]]
-        if not holders:
-            self._begin_alike(claims)
-            return
-        newest = max(claims[rank][2] for rank in holders)
-        stale = [rank for rank, claim in enumerate(claims) if not claim[0] or claim[2] != newest]
-        source = next(rank for rank in holders if claims[rank][2] == newest)
-        if stale:
-            self._take_over(source, is_stale=self.rank in stale)
-        sums = [None] * self.size
-        dist.all_gather_object(sums, _checksum(self._module.parameters()))
-        if sums[self.rank] != sums[source]:
-            raise DamagedState(f"muster.survive: rank {self.rank} has other parameters than rank "
-                               f"{source}, whose state it should have")
+        ports = sorted(self._links.own())
+        dist.all_gather_object(claims, _Claim(ports, list(self._held), self._shard,
+                                              self._has_entered, self.step))
+        self._links.found(ports, [port for claim in claims for port in claim.ports])
+        if not any(claim.held or claim.has_entered for claim in claims):
+            steps = sorted({claim.step for claim in claims})
+            if len(steps) > 1:
+                raise ValueError("muster.survive: ranks would begin at different steps "
+                                 f"({steps}); load the same checkpoint on all of them")
+            return claims
+        step, sources = _newest(claims)
+        self._take_over(claims, step, sources)
+        self._compare(claims, sources)
         if self.rank == 0:
-            taken = f"; from rank {source} to {_names(stale)}" if stale else ""
-            print(f"muster.survive: {self.size} ranks go on at step {newest}{taken}",
-                  file=sys.stderr, flush=True)
+            taken = [f"; from {_names([source])} to {_names(ranks)}"
+                     for source, ranks in sorted(_takers(sources).items())]
+            self._say(f"{self.size} ranks go on at step {step}" + "".join(taken))
+        return claims
+
+    def _take_over(self, claims, step, sources):
+        state = self._held.get((self._shard, step))
+        for rank, source in enumerate(sources):  # one order on all ranks
+            if source == rank:
+                continue
+            if source == self.rank:
+                self._held[claims[rank].shard, step].send(rank)
+            elif rank == self.rank:
+                state = State.receive(source)
+        if self._build or sources[self.rank] != self.rank:
+            structure = state.structure(self._parameters.values())
+            self._module.load_state_dict(structure["module"])
+            for item, its_state in zip(self.stateful, structure["stateful"]):
+                item.load_state_dict(its_state)
+            self.step, self._result = structure["step"], structure["result"]
+        self._held = {(self._shard, step): state}
+
+    def _compare(self, claims, sources):
+        sums = [None] * self.size
+        dist.all_gather_object(sums, checksum(self._parameters.values()))
+        alike = [rank for rank, claim in enumerate(claims) if claim.shard == self._shard]
+        first = next((rank for rank in alike if sources[rank] == rank), alike[0])
+        if sums[self.rank] != sums[first]:
+            raise DamagedState(f"muster.survive: rank {self.rank} has other parameters than rank "
+                               f"{first}, whose state it should have")
 
     @staticmethod
-    def _begin_alike(claims):
-        if any(has_entered for _, has_entered, _ in claims):
-            raise LostState("muster.survive: every rank that is left was in the midst of the "
-                            "optimizer's step; the next attempt begins from a checkpoint")
-        steps = sorted({step for _, _, step in claims})
-        if len(steps) > 1:
-            raise ValueError(f"muster.survive: ranks would begin at different steps ({steps}); "
-                             "load the same checkpoint on all of them")
-
-    def _take_over(self, source, is_stale):
-        tensors, holder = [], [None]
-        if self.rank == source:
-            state = {"module": self._module.state_dict(), "step": self.step,
-                     "stateful": [item.state_dict() for item in self._stateful],
-                     "result": self._result}
-            holder = [_apart(state, tensors)]
-        dist.broadcast_object_list(holder, src=source)
-        received = []
-        for index, slot in enumerate(_slots(holder[0])):
-            if self.rank == source:
-                tensor = tensors[index].contiguous()
-            else:
-                tensor = torch.empty(slot.shape, dtype=slot.dtype, device=slot.device)
-            dist.broadcast(tensor, src=source)
-            if is_stale:
-                received.append(tensor)
-        if is_stale:
-            state = _together(holder[0], iter(received))
-            self._module.load_state_dict(state["module"])
-            for item, its_state in zip(self._stateful, state["stateful"]):
-                item.load_state_dict(its_state)
-            self.step, self._result, self._has_state = state["step"], state["result"], True
+    def _say(text):
+        print("muster.survive: " + text, file=sys.stderr, flush=True)
