@@ -1,12 +1,15 @@
 // A fixture with agents on 127.0.0.1, 127.0.0.2, … that meet at one held port.
 #pragma once
 
+#include <signal.h>
+
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/loopback_port.h"
+#include "tests/support/process_table.h"
 
 namespace muster::testing {
 
@@ -41,6 +44,18 @@ class SeveralNodes : public JobTest {
     std::vector<SubprocessResult> results;
     for (Subprocess& agent : agents) results.push_back(agent.Wait());
     return results;
+  }
+
+  // The process and its descendants, parents first.
+  static std::vector<pid_t> AllBelow(pid_t root) {
+    std::vector<pid_t> pids = {root};
+    for (size_t i = 0; i < pids.size(); ++i) {
+      for (const pid_t child : ChildrenOf(pids[i])) pids.push_back(child);
+    }
+    return pids;
+  }
+  static void KillWithAllBelow(pid_t root) {
+    for (const pid_t pid : AllBelow(root)) kill(pid, SIGKILL);
   }
 
   // Waits until an agent says that it waits, which it does after a second at the latest.

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/integration/several_nodes.h"
-#include "tests/support/process_table.h"
 
 namespace muster::testing {
 namespace {
@@ -41,13 +40,6 @@ class Survive : public SeveralNodes {
     return place;
   }
   void LetThemFinish() const { WriteFile(Out("done"), ""); }
-  static void KillWithAllBelow(pid_t root) {
-    std::vector<pid_t> pids = {root};
-    for (size_t i = 0; i < pids.size(); ++i) {
-      for (const pid_t child : ChildrenOf(pids[i])) pids.push_back(child);
-    }
-    for (const pid_t pid : pids) kill(pid, SIGKILL);
-  }
 };
 
 TEST_F(Survive, TheLossOfAWorkerInItsOwnProcesses) {

@@ -118,6 +118,24 @@ def load(step, module, optimizer, scheduler):
         group["lr"] = rate
 
 
+def tell_of_rounds():
+    """`awaits.ROUND.RANK` as a survivor has left a round, and `joins.ROUND.RANK` as any process is
+    about to join one, with the pid. Where there is a `hold.joins.PID`, it stays so."""
+    next_round, init_process_group = survive.muster_job.next_round, dist.init_process_group
+
+    def awaits(patience):
+        write(f"awaits.{os.environ['MUSTER_ROUND']}.{os.environ['RANK']}", str(os.getpid()))
+        return next_round(patience)
+
+    def joins(*arguments):
+        write(f"joins.{os.environ['MUSTER_ROUND']}.{os.environ['RANK']}", str(os.getpid()))
+        while os.path.exists(os.path.join(FOLDER, f"hold.joins.{os.getpid()}")):
+            time.sleep(0.005)
+        return init_process_group(*arguments)
+
+    survive.muster_job.next_round, dist.init_process_group = awaits, joins
+
+
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -136,6 +154,7 @@ def main():
             die()
         before = survive._listening_ports()
         threading.Thread(target=die_once_gloo_listens, args=(before,)).start()
+    tell_of_rounds()
     torch.set_num_threads(1)
     is_sharded = "hsdp" in HOW or "fsdp" in HOW
     saved = newest_checkpoint()
