@@ -265,8 +265,10 @@ class Job:
         it, and would abort the process once that has gone; so it ends before."""
         if self._is_in_step or not dist.is_initialized():
             return  # it may wait for another rank
-        self.model = None
-        gc.collect()  # the wrapper holds the group
+        self.model = self._module = self._parameters = self._before = None
+        self.stateful = ()
+        forget_meshes()
+        gc.collect()  # all that holds the group is gone
         dist.destroy_process_group()
 
     def _take_in(self, module, *stateful):
