@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/integration/torch_survive.h"
 
 namespace muster::testing {
@@ -87,6 +88,29 @@ TEST_F(TorchSurviveShards, ARankWhoseShardIsDamagedIsRefused) {
     ExpectLossesOf(undisturbed, rank);
   }
   EXPECT_EQ(ReadOut("end.2"), ReadOut("end.0"));
+}
+
+TEST_F(TorchSurviveShards, ReplicasComeAndGoWithTheirNodes) {
+  constexpr int kLongRun = 1000;
+  const Arguments job =
+      Arguments{"--nproc_per_node=2", "--max_restarts=3", "--rdzv_conf=last_call_timeout=20"} +
+      Program({"slow", "hsdp"}, kLongRun);
+  Subprocess stays = StartElastic(1, "1:2", job, WithTorch());
+  ASSERT_TRUE(stays.WaitForOutput("1 of 1 to 2 nodes joined"));
+  Subprocess goes = StartElastic(2, "1:2", job, WithTorch());
+  PidsAt(0, 4, 1);
+  ASSERT_FALSE(HasFailure());
+  KillWithAllBelow(goes.pid());
+  ASSERT_TRUE(stays.WaitForOutput("2 ranks go on at step", kLong));
+  Subprocess comes = StartElastic(2, "1:2", job, WithTorch());
+  ASSERT_TRUE(stays.WaitForOutput("4 ranks go on at step", kLong));
+  LetGo(kLongRun - 1);
+  EXPECT_THAT(stays.Wait(kLong), ExitsWith(0));
+  EXPECT_THAT(comes.Wait(kLong), ExitsWith(0));
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(Losses(rank).size(), static_cast<size_t>(kLongRun)) << rank;  // one process
+    EXPECT_EQ(ReadOut(absl::StrCat("end.", rank + 2)), ReadOut(absl::StrCat("end.", rank)));
+  }
 }
 
 TEST_F(TorchSurviveShards, ShardsThatNobodyElseHasAreReadFromTheCheckpointByAllProcessesAnew) {
