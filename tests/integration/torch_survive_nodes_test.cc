@@ -1,5 +1,5 @@
-// muster.survive on four nodes of one rank (programs/survive_torch.py): a second node vanishes while
-// the loss of the first is being mended. The two others keep their processes.
+// muster.survive on four nodes of one rank: a second node vanishes while the loss of the first is
+// being mended. The two others keep their processes. Runs programs/survive_torch.py.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-// muster.survive with shards of FSDP2 (programs/survive_torch.py): a rank that dies is replaced with
-// the state of one that has the same shard. Losses are compared with those of a run in which nobody
-// dies.
+// muster.survive with shards of FSDP2: a rank that dies is replaced with the state of one that has
+// the same shard. Losses are compared with those of a run in which nobody dies. Runs
+// programs/survive_torch.py.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// muster.survive: ranks under DDP (programs/survive_torch.py) that go on in the same processes where
-// another dies. Losses are compared with those of a run in which nobody dies.
+// muster.survive: ranks under DDP that go on in the same processes where another dies. Losses are
+// compared with those of a run in which nobody dies. Runs programs/survive_torch.py.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
