@@ -54,8 +54,8 @@ class WarmStart {
   Phase phase_ = Phase::kNone;
   WorkerCommand next_;     // how a warm process for the last worker would be started
   WorkerCommand current_;  // how the present one was
-  int num_starting_ = 0;   // asked for in this round
-  int num_workers_ = 0;    // of the round that had most
+  int num_starting_ = 0;   // workers asked for in this round
+  int num_workers_ = 0;    // the most workers of a round
   int num_asked_ = 0;      // workers that were to be forked, and are not said to run
   int num_forked_ = 0;
   int num_afresh_ = 0;

@@ -395,8 +395,8 @@ def _fork(waiting, *state):
     """Forks a process that waits to be a worker. Returns the socket for its request; in the worker
     that it becomes: None. `waiting`: the sockets of others.
 
-    Between the two is a process that ends with it or by it: the worker is the guardian's child
-    then. Both end where this one does."""
+    A process in between forks it and waits. The worker kills that one when its request comes, and
+    is then the guardian's child. Both end when the warm process does."""
     import socket
     import warnings
 

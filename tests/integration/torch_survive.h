@@ -78,6 +78,21 @@ class TorchSurvive : public SeveralNodes {
     return pids;
   }
 
+  // A job of which some ranks are killed at once, when all have begun with the step.
+  SubprocessResult RunWithDeaths(int ranks, int step, const std::vector<int>& dying,
+                                 const Arguments& how = {}) const {
+    Hold(step);
+    Subprocess job = StartRanks(ranks, {"--max_restarts=3"}, how);
+    const std::vector<pid_t> pids = PidsAt(0, ranks, step);
+    if (!HasFailure()) {
+      for (const int rank : dying) EXPECT_EQ(kill(pids[rank], SIGKILL), 0);
+    }
+    LetGo(step);
+    SubprocessResult result = job.Wait(kLong);
+    EXPECT_THAT(result, ExitsWith(0));
+    return result;
+  }
+
   // The losses where nobody dies. Nothing else is left of that run.
   std::map<int, double> UndisturbedLosses(int ranks, const Arguments& how) {
     EXPECT_THAT(StartRanks(ranks, {}, how).Wait(kLong), ExitsWith(0));
@@ -87,7 +102,7 @@ class TorchSurvive : public SeveralNodes {
     return losses;
   }
 
-  // By step: what this rank's process saw.
+  // The losses that this rank's process saw, by step.
   std::map<int, double> Losses(int rank) const {
     std::map<int, double> losses;
     for (absl::string_view line :

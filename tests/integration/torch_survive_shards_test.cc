@@ -32,15 +32,7 @@ TEST_F(TorchSurviveShards, OfAShardThatAnotherReplicaHasTooEachRankInTurnIsRepla
 
 // Rank 1 and rank 3 are all that had the second shard.
 TEST_F(TorchSurviveShards, TheLossOfEveryReplicaOfAShardBeginsAgainFromTheStart) {
-  Hold(4);
-  Subprocess job = StartRanks(4, {"--max_restarts=3"}, {"hsdp"});
-  const std::vector<pid_t> before = PidsAt(0, 4, 4);
-  ASSERT_FALSE(HasFailure());
-  kill(before[1], SIGKILL);
-  kill(before[3], SIGKILL);
-  LetGo(4);
-  const SubprocessResult result = job.Wait(kLong);
-  EXPECT_THAT(result, ExitsWith(0));
+  const SubprocessResult result = RunWithDeaths(4, 4, {1, 3}, {"hsdp"});
   EXPECT_THAT(result.err, HasSubstr("no whole copy of shard 1 of 2 is left"));
   for (const int rank : {0, 1, 2, 3}) {
     EXPECT_EQ(Losses(rank).size(), static_cast<size_t>(kSteps)) << rank;
@@ -48,8 +40,8 @@ TEST_F(TorchSurviveShards, TheLossOfEveryReplicaOfAShardBeginsAgainFromTheStart)
   EXPECT_EQ(ReadOut("end.2"), ReadOut("end.0"));
 }
 
-// As rank 1 dies, the others have their gradients. At step 4 all that are left go on to update, at
-// step 7 one of them does not: its shard is of no use beside newer ones.
+// Rank 1 dies once the others have their gradients. At step 4 all that are left update, at step 7
+// one of them does not: its shard is of no use beside newer ones.
 TEST_F(TorchSurviveShards, AllShardsAreUpdatedOrNone) {
   const std::map<int, double> undisturbed = UndisturbedLosses(4, {"hsdp"});
   Hold(2004);
@@ -74,14 +66,7 @@ TEST_F(TorchSurviveShards, AllShardsAreUpdatedOrNone) {
 // It is compared with its replica, and replaced in its turn.
 TEST_F(TorchSurviveShards, ARankWhoseShardIsDamagedIsRefused) {
   const std::map<int, double> undisturbed = UndisturbedLosses(4, {"hsdp"});
-  Hold(3);
-  Subprocess job = StartRanks(4, {"--max_restarts=3"}, {"hsdp", "damaged"});
-  const std::vector<pid_t> before = PidsAt(0, 4, 3);
-  ASSERT_FALSE(HasFailure());
-  kill(before[1], SIGKILL);
-  LetGo(3);
-  const SubprocessResult result = job.Wait(kLong);
-  EXPECT_THAT(result, ExitsWith(0));
+  const SubprocessResult result = RunWithDeaths(4, 3, {1}, {"hsdp", "damaged"});
   EXPECT_THAT(result.err, HasSubstr("rank 2 has other parameters than rank 0"));
   for (const int rank : {0, 3}) {
     EXPECT_EQ(Losses(rank).size(), static_cast<size_t>(kSteps)) << rank;  // one process

@@ -111,15 +111,7 @@ TEST_F(TorchSurvive, FiftyDeathsAtRandomMomentsChangeNoLoss) {
 }
 
 TEST_F(TorchSurvive, TheLossOfTwoRanksAtOnceLeavesTheOthersTheirProcesses) {
-  Hold(4);
-  Subprocess job = StartRanks(4, {"--max_restarts=3"});
-  const std::vector<pid_t> before = PidsAt(0, 4, 4);
-  ASSERT_FALSE(HasFailure());
-  kill(before[1], SIGKILL);
-  kill(before[3], SIGKILL);
-  LetGo(4);
-  const SubprocessResult result = job.Wait(kLong);
-  EXPECT_THAT(result, ExitsWith(0));
+  const SubprocessResult result = RunWithDeaths(4, 4, {1, 3});
   EXPECT_THAT(result.err, HasSubstr("4 ranks go on at step 4"));
   EXPECT_EQ(Losses(0).size(), static_cast<size_t>(kSteps));
   EXPECT_EQ(Losses(2).size(), static_cast<size_t>(kSteps));
@@ -149,14 +141,7 @@ TEST_F(TorchSurvive, ARankThatIsStoppedLaterIsEndedAloneByTheVerdict) {
 }
 
 TEST_F(TorchSurvive, RanksInTheMidstOfTheirUpdateBeginAgainTogether) {
-  Hold(1002);
-  Subprocess job = StartRanks(3, {"--max_restarts=3"}, {"half"});
-  const std::vector<pid_t> before = PidsAt(0, 3, 1002);
-  ASSERT_FALSE(HasFailure());
-  kill(before[1], SIGKILL);
-  LetGo(1002);
-  const SubprocessResult result = job.Wait(kLong);
-  EXPECT_THAT(result, ExitsWith(0));
+  const SubprocessResult result = RunWithDeaths(3, 1002, {1}, {"half"});
   EXPECT_THAT(result.err, HasSubstr("was in the midst of the optimizer's step"));
   EXPECT_EQ(Losses(0).size(), static_cast<size_t>(kSteps));  // from the first step on
   ExpectOneEnd(3);
