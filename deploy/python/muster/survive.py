@@ -32,11 +32,8 @@ A step is done again where a rank is lost in its midst, so
 """
 import atexit
 import collections
-import contextlib
 import gc
 import os
-import socket
-import struct
 import sys
 import threading
 import traceback
@@ -48,6 +45,7 @@ import torch.distributed as dist
 from muster_job import commit_checkpoint, should_stop, stop_reason  # noqa: F401
 from muster_marks import mark  # noqa: F401
 
+from ._links import Links
 from ._state import State, checksum, forget_meshes, shard_of
 
 try:
@@ -117,104 +115,6 @@ def _alone(claims):
     """The ranks whose shard no other rank has."""
     shards = [claim.shard for claim in claims]
     return [rank for rank, shard in enumerate(shards) if shards.count(shard) == 1]
-
-
-def _tcp_sockets():
-    """This process's TCP sockets: duplicates, which are closed behind each."""
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if not os.readlink("/proc/self/fd/" + name).startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as found:
-                if (found.type == socket.SOCK_STREAM
-                        and found.family in (socket.AF_INET, socket.AF_INET6)):
-                    yield found
-        except OSError:  # closed meanwhile
-            pass
-
-
-def _listening_ports():
-    return {found.getsockname()[1] for found in _tcp_sockets()
-            if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)}
-
-
-class _Links:
-    """What this process may wait at for another rank of its round: the connections of its group
-    over gloo, those that gloo has yet to accept, and the store's. The program's own are not among
-    them. `size`: how many ranks the round has; `store_port`: of the launcher's store."""
-
-    def __init__(self, size, store_port):
-        self._size, self._store_port = size, store_port
-        self._before = _listening_ports()
-        self._is_left = threading.Event()
-        self._quiet = getattr(dist.distributed_c10d, "_muster_quiet", contextlib.nullcontext)()
-        self._lock = threading.Lock()
-        # Guarded by _lock.
-        self._own, self._of_all = None, set()
-        self._knocked = set()
-        self._thread = None
-
-    def own(self):
-        """The ports on which gloo listens here: those that were not there before."""
-        with self._lock:
-            own = self._own
-        return _listening_ports() - self._before if own is None else own
-
-    def found(self, own, of_all):
-        with self._lock:
-            self._own, self._of_all = set(own), set(of_all)
-
-    def cut(self):
-        """Ends every wait for another rank, at both ends, from now until leave(). May be called at
-        any time."""
-        if self._is_left.is_set():
-            return
-        with self._lock:
-            if self._thread is None:
-                self._quiet.__enter__()  # of the store PyTorch would print a page of C++ frames
-                self._thread = threading.Thread(target=self._cut_what_comes, daemon=True)
-                self._thread.start()
-        self._cut_what_is_there()
-
-    def leave(self):
-        """Behind cut(): none of this group is left."""
-        self._is_left.set()
-        self._thread.join()
-        self._quiet.__exit__(None, None, None)
-
-    def _cut_what_comes(self):
-        """A group that is being made connects to the store, and to others, a little later."""
-        while not self._is_left.wait(0.05):
-            self._cut_what_is_there()
-
-    def _cut_what_is_there(self):
-        own = self.own()
-        with self._lock:
-            of_all = self._of_all
-        for found in _tcp_sockets():
-            try:
-                port = found.getsockname()[1]
-                if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    if port in own:
-                        self._knock(found)
-                    continue
-                peer = found.getpeername()[1]
-                if port in own or peer in of_all or peer == self._store_port:
-                    found.shutdown(socket.SHUT_RDWR)
-            except OSError:  # not connected any more
-                pass
-
-    def _knock(self, listener):
-        """Comes in the place of each rank that has not come, and leaves: gloo waits without end for
-        a connection whose first eight bytes are the number of the pair, counted from 0."""
-        address = listener.getsockname()[:2]
-        with self._lock:
-            if address in self._knocked:
-                return
-            self._knocked.add(address)
-        for pair in range(self._size):
-            with socket.create_connection(address, timeout=1) as connection:
-                connection.sendall(struct.pack("=q", pair))
 
 
 class Job:
@@ -406,7 +306,7 @@ class Job:
 
     def _enter(self):
         """Joins the ranks of this round, and agrees with them on one state."""
-        links = _Links(int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("MASTER_PORT", 0)))
+        links = Links(int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("MASTER_PORT", 0)))
         is_over = threading.Event()
         self._links, self._is_over = links, is_over
 

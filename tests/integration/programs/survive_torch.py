@@ -31,6 +31,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from muster import survive
+from muster._links import listening_ports
 
 FOLDER, STEPS = sys.argv[1], int(sys.argv[2])
 HOW = sys.argv[3:]
@@ -141,7 +142,7 @@ def die():
 
 
 def die_once_gloo_listens(before):
-    while survive._listening_ports() == before:
+    while listening_ports() == before:
         pass
     die()
 
@@ -152,7 +153,7 @@ def main():
         time.sleep(0.5)  # for the others to wait for this one
         if attempt == "1":
             die()
-        before = survive._listening_ports()
+        before = listening_ports()
         threading.Thread(target=die_once_gloo_listens, args=(before,)).start()
     tell_of_rounds()
     torch.set_num_threads(1)
