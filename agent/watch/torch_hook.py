@@ -196,7 +196,8 @@ def _serve():
 
 def _renew(todo, meetings):
     """For muster.survive: this process goes on in the job's next round, whose variables are there.
-    What the recorder holds of the round before would be taken for calls of this one."""
+    What the recorders hold of the round before would be taken for calls of this one: where they
+    cannot be emptied (PyTorch 2.11), nobody reads them."""
     global _PATH
     while _STOPS:
         _STOPS.pop()()
@@ -204,8 +205,10 @@ def _renew(todo, meetings):
     if _PATH:
         from torch._C import _distributed_c10d as c10d
 
-        c10d._reset_fr_trace()
-        todo.append(_serve)
+        if hasattr(c10d, "_reset_fr_trace"):
+            c10d._reset_fr_trace()
+            getattr(c10d, "_reset_fr_recording_nccl", lambda: None)()
+            todo.append(_serve)
     if meetings is not None:
         import json
 

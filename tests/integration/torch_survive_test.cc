@@ -31,6 +31,15 @@ TEST_F(TorchSurvive, EachRankInTurnIsReplacedAndTheLossesAreThoseOfAnUndisturbed
   EXPECT_THAT(ReadOut("traceback.1"), Not(HasSubstr("[rank1]: [rank1]")));
 }
 
+// As over NCCL: what a lost rank has left undone seems to be done, with rubbish in memory.
+TEST_F(TorchSurvive, RubbishOfOperationsThatAreAbortedIsNotTrainedOn) {
+  const SubprocessResult result = ReplaceEachInTurn({{3, 0}, {6, 1}, {9, 2}}, {"silent"});
+  EXPECT_THAT(result.err, HasSubstr("3 ranks go on at step 3; from rank 1 to rank 0"));
+  EXPECT_THAT(result.err, HasSubstr("3 ranks go on at step 9; from rank 0 to rank 2"));
+  ExpectOneEnd(3);
+  ExpectNothingHeldOfEarlierRounds(4, 3);
+}
+
 // One dies before it has come to the store, the next as its gloo begins to listen. Both times the
 // others wait for it, and have the only state there is.
 TEST_F(TorchSurvive, ReplacementsThatDieAsTheyJoinCostTheOthersNoState) {

@@ -7,6 +7,19 @@ import threading
 
 import torch.distributed as dist
 
+# Back ends whose groups have abort(): what waits for the device goes on then, as if all were done.
+ABORTABLE = {"nccl"}
+
+
+# What a group over NCCL does where a rank is lost: by default it ends the process, after it has tried
+# for 15 seconds to write its recorder to a file; a rank that connects to the lost one tries for 60.
+SURVIVING_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+                  "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0", "NCCL_SOCKET_RETRY_CNT": "8"}
+
+
+def can_be_cut(backend):
+    return backend == "gloo" or backend in ABORTABLE and hasattr(dist.ProcessGroup, "abort")
+
 
 def _tcp_sockets():
     """This process's TCP sockets: duplicates, which are closed behind each."""
@@ -27,10 +40,18 @@ def listening_ports():
             if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)}
 
 
+def _abort(group):
+    try:
+        group.abort()
+    except RuntimeError:
+        pass  # it has failed by itself
+
+
 class Links:
     """What this process may wait at for another rank of its round: the connections of its group
-    over gloo, those that gloo has yet to accept, and the store's. The program's own are not among
-    them. `size`: how many ranks the round has; `store_port`: of the launcher's store."""
+    over gloo, those that gloo has yet to accept, the store's, and groups over NCCL. The program's
+    own are not among them. `size`: how many ranks the round has; `store_port`: of the launcher's
+    store."""
 
     def __init__(self, size, store_port):
         self._size, self._store_port = size, store_port
@@ -40,6 +61,8 @@ class Links:
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._own, self._of_all = None, set()
+        self._is_connecting = False
+        self._aborts = {}  # threads, by group
         self._knocked = set()
         self._thread = None
 
@@ -50,8 +73,14 @@ class Links:
         return listening_ports() - self._before if own is None else own
 
     def found(self, own, of_all):
+        """All ranks have met over gloo. From here to connected() NCCL is what listens anew."""
         with self._lock:
             self._own, self._of_all = set(own), set(of_all)
+            self._is_connecting = True
+
+    def connected(self):
+        with self._lock:
+            self._is_connecting = False
 
     def cut(self):
         """Ends every wait for another rank, at both ends, from now until leave(). May be called at
@@ -65,10 +94,18 @@ class Links:
                 self._thread.start()
         self._cut_what_is_there()
 
+    def await_aborts(self):
+        """Behind cut(): no kernel waits for another rank any more."""
+        with self._lock:
+            aborts = list(self._aborts.values())
+        for abort in aborts:
+            abort.join()
+
     def leave(self):
         """Behind cut(): none of this group is left."""
         self._is_left.set()
         self._thread.join()
+        self._aborts = {}
         self._quiet.__exit__(None, None, None)
 
     def _cut_what_comes(self):
@@ -77,21 +114,34 @@ class Links:
             self._cut_what_is_there()
 
     def _cut_what_is_there(self):
+        self._abort_groups()
         own = self.own()
         with self._lock:
-            of_all = self._of_all
+            of_all, is_connecting = self._of_all, self._is_connecting
+        of_nccl = listening_ports() - self._before - own if is_connecting else ()
         for found in _tcp_sockets():
             try:
                 port = found.getsockname()[1]
-                if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                if port in of_nccl:
+                    found.shutdown(socket.SHUT_RDWR)
+                elif found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     if port in own:
                         self._knock(found)
-                    continue
-                peer = found.getpeername()[1]
-                if port in own or peer in of_all or peer == self._store_port:
-                    found.shutdown(socket.SHUT_RDWR)
+                else:
+                    peer = found.getpeername()[1]
+                    if port in own or peer in of_all or peer == self._store_port:
+                        found.shutdown(socket.SHUT_RDWR)
             except OSError:  # not connected any more
                 pass
+
+    def _abort_groups(self):
+        """All at once: the end of one waits for the device, and so for the kernels of another."""
+        with self._lock:
+            for group, (backend, _) in list(dist.distributed_c10d._world.pg_map.items()):
+                if backend in ABORTABLE and group not in self._aborts:
+                    abort = threading.Thread(target=_abort, args=(group,), daemon=True)
+                    self._aborts[group] = abort
+                    abort.start()
 
     def _knock(self, listener):
         """Comes in the place of each rank that has not come, and leaves: gloo waits without end for

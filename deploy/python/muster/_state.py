@@ -85,11 +85,27 @@ def forget_meshes():
 
 
 def checksum(parameters):
-    sum_so_far = 0
-    for parameter in parameters:
-        flat = _local(parameter).cpu().contiguous().flatten().view(torch.uint8)
-        sum_so_far = zlib.crc32(flat.numpy(), sum_so_far)
-    return sum_so_far
+    sums = [_sum_of(_local(parameter)) for parameter in parameters]
+    return zlib.crc32(str([int(a_sum) for a_sum in sums]).encode())
+
+
+def _sum_of(tensor):
+    """Of the bits, each by its place; as a tensor, for which the host need not wait."""
+    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size(),
+                                                                   torch.uint8)
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for part in tensor.contiguous().flatten().view(integer).split(1 << 24):
+        places = torch.arange(len(part), device=tensor.device)
+        total = total * 31 + (part * (2 * places + 1)).sum()  # no odd factor hides a change
+    return total
+
+
+def _carry(operation, tensor, rank, meeting):
+    if meeting and tensor.is_cuda:  # as a batch, which the group's own communicator carries
+        work, = dist.batch_isend_irecv([dist.P2POp(operation, tensor, rank)])
+    else:
+        work = operation(tensor, rank, group=meeting)
+    work.wait()
 
 
 class State:
@@ -113,23 +129,26 @@ class State:
         meshes, tensors = _meshes(parameters), iter(self._tensors)
         return _changed(self._structure, _Slot, lambda slot: slot.filled(next(tensors), meshes))
 
-    def send(self, rank):
-        dist.send_object_list([self._structure], dst=rank)
+    def send(self, rank, meeting):
+        """`meeting`: a group over gloo, where the default one is over NCCL; else None."""
+        dist.send_object_list([self._structure], dst=rank, group=meeting)
         for tensor in self._tensors:
             if tensor.numel():
-                dist.send(tensor.cpu().contiguous(), dst=rank)  # gloo sends from there alone
+                sent = tensor if meeting else tensor.cpu()  # gloo sends from there alone
+                _carry(dist.isend, sent.contiguous(), rank, meeting)
 
     @classmethod
-    def receive(cls, rank):
+    def receive(cls, rank, meeting):
         holder = [None]
-        dist.recv_object_list(holder, src=rank)
+        dist.recv_object_list(holder, src=rank, group=meeting)
         state = cls.__new__(cls)
         state._structure, state._tensors = holder[0], []
 
         def receive(slot):
-            tensor = torch.empty(slot.shape, dtype=slot.dtype)
+            tensor = torch.empty(slot.shape, dtype=slot.dtype,
+                                 device=slot.device if meeting else "cpu")
             if tensor.numel():
-                dist.recv(tensor, src=rank)
+                _carry(dist.irecv, tensor, rank, meeting)
             state._tensors.append(tensor.to(slot.device))
 
         _changed(state._structure, _Slot, receive)

@@ -18,9 +18,12 @@ rank dies: the others keep theirs, and what replaces the dead one gets the state
 A sharded model is made by a function, which job = survive.Job(build) calls in each round; what it
 returns is job.model and job.stateful.
 
-Under `muster run` (with --warm=auto the replacement needs a tenth of a second) and the back end
-gloo. Under another launcher, and over other back ends, the program trains as ever, and a rank that
-dies ends the round for all of them.
+Under `muster run` (with --warm=auto the replacement needs a tenth of a second, and what its device
+takes to start) and over gloo or NCCL. Under another launcher, and over other back ends, the program
+trains as ever, and a rank that dies ends the round for all of them.
+
+What a rank that is lost leaves undone over NCCL ends on the device, where nothing tells it from
+what is done. Therefore each step waits for its gradients before the optimizer uses them.
 
 A step is done again where a rank is lost in its midst, so
 
@@ -45,7 +48,7 @@ import torch.distributed as dist
 from muster_job import commit_checkpoint, should_stop, stop_reason  # noqa: F401
 from muster_marks import mark  # noqa: F401
 
-from ._links import Links
+from ._links import ABORTABLE, SURVIVING_NCCL, Links, can_be_cut
 from ._state import State, checksum, forget_meshes, shard_of
 
 try:
@@ -125,23 +128,26 @@ class Job:
     group that has ended takes its meshes with it; what this rank holds is put into what it returns.
     `stateful`: what has state_dict() and load_state_dict(), and must be alike on all ranks: the
     optimizer, a scheduler, a sampler. `step`: the first that is to be done, as a checkpoint says.
+    `backend`: of the group; where it is None, NCCL for a model on a GPU, and gloo for others.
     `wrap`: makes what `model` is from the module; PyTorch's DistributedDataParallel by default.
 
     One thread uses it: the one that has made it."""
 
-    def __init__(self, module, *stateful, step=0, backend="gloo", wrap=None):
+    def __init__(self, module, *stateful, step=0, backend=None, wrap=None):
         self._build = None if isinstance(module, torch.nn.Module) else module
         if self._build and (stateful or wrap):
             raise TypeError("muster.survive: a function that makes the model returns what is "
                             "stateful with it, and wraps the model itself")
-        self._backend = backend
-        self._wrap = wrap or torch.nn.parallel.DistributedDataParallel
+        self._backend = backend or self._usual_backend(module)
+        self._wrap = wrap or self._wrap_in_ddp
         self._links = None
+        self._meeting = None  # the group over gloo; None where the default one is
         self._hooks = None, None
         self._is_over = threading.Event()
         self._survives = False
         self._has_copies = False  # of each shard of this round
         self._has_entered = False  # a round, whole
+        self._is_agreed = False  # the state of this round, and compared
         self._has_state = False  # and the optimizer is not in the midst of a step
         self._is_in_step = False  # the program's
         self._held = {}  # between rounds: states, by shard and step
@@ -171,6 +177,16 @@ class Job:
         gc.collect()  # all that holds the group is gone
         dist.destroy_process_group()
 
+    def _usual_backend(self, module):
+        on_gpu = (torch.cuda.is_available() if self._build
+                  else any(parameter.is_cuda for parameter in module.parameters()))
+        return "nccl" if on_gpu else "gloo"
+
+    def _wrap_in_ddp(self, module):
+        """Ranks that have compared their parameters need no others. Nor may an operation that is
+        aborted write to them."""
+        return torch.nn.parallel.DistributedDataParallel(module, init_sync=not self._is_agreed)
+
     def _take_in(self, module, *stateful):
         self._module, self.stateful = module, stateful
         # A module of FSDP2 that has failed amid a pass has whole parameters in the place of some.
@@ -184,9 +200,10 @@ class Job:
         """Shards are of one step only if all ranks update theirs or none does: the first update of
         a step waits for all ranks. Where one is lost meanwhile, the others may have begun or not,
         so that this one updates, and keeps what it had."""
+        self._await_device()
         if self._has_state and self._build and self._has_copies:
             try:
-                dist.barrier()
+                dist.barrier(group=self._meeting)
             except RuntimeError as error:
                 if not self._may_be_a_loss(error):
                     raise
@@ -196,6 +213,14 @@ class Job:
                 self._put_back(now)
                 self._doubt = error
         self._has_state = False
+
+    def _await_device(self):
+        """Behind it, what NCCL has been asked for is done, and not merely aborted."""
+        if self._survives and self._backend in ABORTABLE:
+            if self._backend == "nccl":
+                torch.cuda.current_stream().synchronize()
+            if self._is_over.is_set():
+                raise dist.DistError("muster.survive: another rank of this round is lost")
 
     @property
     def rank(self):
@@ -216,31 +241,44 @@ class Job:
             self._is_in_step = True
             try:
                 self._result = train(begun)
+                if self._has_state:  # without an update, which waits
+                    self._await_device()
                 self.step += 1
                 self._has_state = True
                 failure = self._doubt
-            except RuntimeError as error:
+            except Exception as error:
                 if not self._may_be_a_loss(error):
                     raise
                 failure = error
                 self._put_back(self._before)
             if failure:
-                now = torch.get_rng_state()
+                now = self._generators()
                 self._recover(failure)
                 is_left = self.step == begun
-                torch.set_rng_state(self._before[0] if is_left else now)
+                self._set_generators(self._before[0] if is_left else now)
                 if is_left:
                     continue
             self._is_in_step = False
             yield self.step - 1, self._result
 
+    def _generators(self):
+        """Their states: of the host, and of the GPU that is used."""
+        return [torch.get_rng_state()] + (
+            [torch.cuda.get_rng_state()] if self._backend == "nccl" else [])
+
+    @staticmethod
+    def _set_generators(states):
+        torch.set_rng_state(states[0])
+        if states[1:]:
+            torch.cuda.set_rng_state(states[1])
+
     def _changed_by_a_forward_pass(self):
         buffers = [buffer.clone() for buffer in self._module.buffers()]
-        return torch.get_rng_state(), buffers
+        return self._generators(), buffers
 
     def _put_back(self, before):
-        generator, buffers = before
-        torch.set_rng_state(generator)
+        generators, buffers = before
+        self._set_generators(generators)
         with torch.no_grad():
             for buffer, value in zip(self._module.buffers(), buffers):
                 buffer.copy_(value)
@@ -250,7 +288,7 @@ class Job:
         if not self._survives:
             return False
         return (self._is_over.is_set() or isinstance(error, dist.DistError)
-                or "gloo" in str(error).lower())
+                or isinstance(error, RuntimeError) and "gloo" in str(error).lower())
 
     def _recover(self, error):
         """Goes on in the next round; a failure on the way leads to the round after that."""
@@ -283,9 +321,10 @@ class Job:
     def _let_go(self):
         """Nothing of the round is left: gradients and hooks of half a step neither."""
         self._links.cut()
+        self._links.await_aborts()
         if self.model is not None and self._has_state:
             self._held[self._shard, self.step] = self._state()
-        self.model = self._doubt = None
+        self.model = self._meeting = self._doubt = None
         if self._build:
             self._module, self._parameters, self.stateful = None, None, ()
             forget_meshes()
@@ -315,13 +354,16 @@ class Job:
             links.cut()
 
         def survives():
-            return self._backend == "gloo" and muster_job.survive_rounds(on_round_over)
+            return can_be_cut(self._backend) and muster_job.survive_rounds(on_round_over)
 
         # Whether others hold what this one does is known once the model is made.
         self._survives = (self._has_entered or not self._build) and survives()
+        if self._backend == "nccl" and "MUSTER_AGENT_SOCKET" in os.environ:
+            os.environ.update(SURVIVING_NCCL)
         before = sys.excepthook
         dist.init_process_group(self._backend)
         self._hooks = before, sys.excepthook  # PyTorch's puts the rank in front of a traceback
+        self._meeting = None if self._backend == "gloo" else dist.new_group(backend="gloo")
         if self._build:
             built = self._build()
             if not isinstance(built, tuple):
@@ -336,26 +378,44 @@ class Job:
         elif self.rank == 0:
             self._say(f"nobody else holds the shard of {_names(alone)}: where one of them dies, "
                       "all processes begin anew from the last checkpoint")
-        self.model = self._module if self._build else self._wrap(self._module)
+        self.model = self._module if self._build else self._wrapped()
+        links.connected()
         self._has_entered = self._has_state = True
         self._held = {}
+
+    def _wrapped(self):
+        try:
+            model = self._wrap(self._module)
+            self._await_device()
+            return model
+        except RuntimeError as error:
+            writes = not self._is_agreed or self._wrap != self._wrap_in_ddp
+            if writes and self._backend in ABORTABLE and self._may_be_a_loss(error):
+                raise LostState("muster.survive: a rank was lost while parameters were copied from "
+                                "rank 0, so that this one has neither its own nor those") from error
+            raise
 
     def _agree(self):
         """The newest step that the survivors have whole becomes everyone's."""
         claims = [None] * self.size
         ports = sorted(self._links.own())
         dist.all_gather_object(claims, _Claim(ports, list(self._held), self._shard,
-                                              self._has_entered, self.step))
+                                              self._has_entered, self.step), group=self._meeting)
         self._links.found(ports, [port for claim in claims for port in claim.ports])
+        if self._backend in ABORTABLE:
+            # Now that all are there they connect; else some would in pairs, to send a state.
+            dist.all_reduce(torch.zeros(1, device="cuda" if self._backend == "nccl" else "cpu"))
         if not any(claim.held or claim.has_entered for claim in claims):
             steps = sorted({claim.step for claim in claims})
             if len(steps) > 1:
                 raise ValueError("muster.survive: ranks would begin at different steps "
                                  f"({steps}); load the same checkpoint on all of them")
+            self._is_agreed = False
             return claims
         step, sources = _newest(claims)
         self._take_over(claims, step, sources)
         self._compare(claims, sources)
+        self._is_agreed = True
         if self.rank == 0:
             taken = [f"; from {_names([source])} to {_names(ranks)}"
                      for source, ranks in sorted(_takers(sources).items())]
@@ -368,9 +428,10 @@ class Job:
             if source == rank:
                 continue
             if source == self.rank:
-                self._held[claims[rank].shard, step].send(rank)
+                self._held[claims[rank].shard, step].send(rank, self._meeting)
             elif rank == self.rank:
-                state = State.receive(source)
+                state = State.receive(source, self._meeting)
+        self._await_device()
         if self._build or sources[self.rank] != self.rank:
             structure = state.structure(self._parameters.values())
             self._module.load_state_dict(structure["module"])
@@ -381,7 +442,7 @@ class Job:
 
     def _compare(self, claims, sources):
         sums = [None] * self.size
-        dist.all_gather_object(sums, checksum(self._parameters.values()))
+        dist.all_gather_object(sums, checksum(self._parameters.values()), group=self._meeting)
         alike = [rank for rank, claim in enumerate(claims) if claim.shard == self._shard]
         first = next((rank for rank in alike if sources[rank] == rank), alike[0])
         if sums[self.rank] != sums[first]:

@@ -1,17 +1,19 @@
 """Trains a small model with muster.survive, under DDP or FSDP2, and leaves what each rank saw.
 
-usage: survive_torch.py FOLDER STEPS [half] [slow] [ill] [damaged] [hsdp|fsdp]
+usage: survive_torch.py FOLDER STEPS [half] [slow] [ill] [damaged] [hsdp|fsdp] [silent|cuda]
 
 A rank waits in each step for FOLDER/go.STEP where the test has made FOLDER/hold.STEP. In FOLDER,
 `at.ATTEMPT.RANK` holds the rank's pid and the step that it has begun last, `losses.RANK` a line
 for each step of the newest attempt, `end.RANK` the checksum of its parameters and `traceback.RANK`
 what a traceback looks like.
 
-ill      processes of attempts 1 and 2 die as they join.
+ill      processes of attempts 1 and 2 die as they join; on a GPU that of attempt 3 does as well.
 damaged  rank 2 of the first attempt has another parameter from step 3 on.
 slow     five steps a second, until the last is let go.
 hsdp     two shards, with as many replicas as there are ranks for.
 fsdp     a shard per rank, with a checkpoint of each in `saved.STEP.RANK`.
+silent   over silent_backend.py.
+cuda     on a GPU, over NCCL. All ranks may have the same.
 
 hold.2004 is before the update of step 4; so is hold.3004, behind which rank 3 fails.
 """
@@ -30,11 +32,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+import silent_backend
 from muster import survive
-from muster._links import listening_ports
+from muster._links import ABORTABLE, listening_ports
 
 FOLDER, STEPS = sys.argv[1], int(sys.argv[2])
 HOW = sys.argv[3:]
+DEVICE = "cuda" if "cuda" in HOW else "cpu"
 LAST = os.path.join(FOLDER, f"go.{STEPS - 1}")
 
 
@@ -74,9 +78,9 @@ def tell_what_is_held(job, told=set()):
 def shard(module):
     ranks = dist.get_world_size()
     if "hsdp" in HOW:
-        mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("replicate", "shard"))
+        mesh = init_device_mesh(DEVICE, (ranks // 2, 2), mesh_dim_names=("replicate", "shard"))
     else:
-        mesh = init_device_mesh("cpu", (ranks,))
+        mesh = init_device_mesh(DEVICE, (ranks,))
     fully_shard(module[0], mesh=mesh)
     fully_shard(module, mesh=mesh)
 
@@ -141,10 +145,24 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_once_gloo_listens(before):
-    while listening_ports() == before:
+def die_once_there_are_listeners_but(before):
+    while listening_ports() <= before:
         pass
     die()
+
+
+def die_behind(before):
+    threading.Thread(target=die_once_there_are_listeners_but, args=(before,)).start()
+
+
+def die_as_nccl_connects():
+    found = survive.Links.found
+
+    def found_and_dies(self, *ports):
+        found(self, *ports)
+        die_behind(listening_ports())
+
+    survive.Links.found = found_and_dies
 
 
 def main():
@@ -153,17 +171,24 @@ def main():
         time.sleep(0.5)  # for the others to wait for this one
         if attempt == "1":
             die()
-        before = listening_ports()
-        threading.Thread(target=die_once_gloo_listens, args=(before,)).start()
+        die_behind(listening_ports())
+    if "ill" in HOW and "cuda" in HOW and attempt == "3":
+        die_as_nccl_connects()
     tell_of_rounds()
     torch.set_num_threads(1)
+    if "silent" in HOW:
+        silent_backend.register()
+        ABORTABLE.add("silent")
+    if "cuda" in HOW:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        os.environ["NCCL_HOSTID"] = str(os.getpid())  # NCCL refuses a GPU twice on one host
     is_sharded = "hsdp" in HOW or "fsdp" in HOW
     saved = newest_checkpoint()
 
     def build():
         torch.manual_seed(int(attempt))  # the replacement has others
         module = torch.nn.Sequential(torch.nn.Linear(16, 65), torch.nn.BatchNorm1d(65),
-                                     torch.nn.Tanh(), torch.nn.Linear(65, 1))
+                                     torch.nn.Tanh(), torch.nn.Linear(65, 1)).to(DEVICE)
         if is_sharded:
             shard(module)
         optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
@@ -175,7 +200,7 @@ def main():
     if is_sharded:
         job = survive.Job(build, step=saved)
     else:
-        job = survive.Job(*build())
+        job = survive.Job(*build(), backend="silent" if "silent" in HOW else None)
 
     def train(step):
         if "damaged" in HOW and (attempt, job.rank, step) == ("0", 2, 3):
@@ -184,7 +209,7 @@ def main():
         if "slow" in HOW and job.rank == step % job.size and not os.path.exists(LAST):
             time.sleep(0.2)
         draw = torch.Generator().manual_seed(1000 * step + job.rank)
-        x = torch.randn(8, 16, generator=draw)
+        x = torch.randn(8, 16, generator=draw).to(DEVICE)
         optimizer, scheduler = job.stateful
         loss = ((job.model(x) - x.sum(1, keepdim=True)) ** 2).mean()
         optimizer.zero_grad()
@@ -198,7 +223,7 @@ def main():
         if is_held(step + 3000):
             hold(job, step + 3000)
             if job.rank == 3:
-                dist.recv(torch.zeros(1), src=1)  # which is dead
+                dist.recv(torch.zeros(1, device=DEVICE), src=1)  # which is dead
         optimizer.step()
         scheduler.step()
         if "half" in HOW:  # not as the module asks for
@@ -215,7 +240,7 @@ def main():
     write(f"losses.{job.rank}", "".join(f"{step} {loss!r}\n" for step, loss in losses.items()))
     sum_of_all = 0
     for parameter in job.model.parameters():
-        sum_of_all = zlib.crc32(local(parameter).numpy().tobytes(), sum_of_all)
+        sum_of_all = zlib.crc32(local(parameter).cpu().numpy().tobytes(), sum_of_all)
     write(f"end.{job.rank}", str(sum_of_all))
     with contextlib.redirect_stderr(io.StringIO()) as printed:
         sys.excepthook(ValueError, ValueError("a fault"), None)
