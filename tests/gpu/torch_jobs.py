@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Jobs of PyTorch over NCCL under `muster run`, all ranks on one GPU: ranks that die, and ranks that
-hang.
+"""Jobs of PyTorch over NCCL under `muster run`, all ranks on one GPU: ranks die, and ranks hang.
 
 usage: torch_jobs.py BUNDLE OUTPUT [WORD…]    only the cases whose names have one of the words
 
-BUNDLE holds bin/muster, python/ (deploy/python) and programs/ (tests/integration/programs). Prints a
-line for each case, and exits with 1 where one failed. This interpreter has PyTorch."""
+BUNDLE holds bin/muster, python/ (deploy/python) and programs/ (tests/integration/programs). Prints
+a line for each case, and exits with 1 where one failed. This interpreter has PyTorch."""
 import contextlib
 import glob
 import os
@@ -89,6 +88,10 @@ class Run:
             check(time.monotonic() < end, f"not within {LIMIT_S} s: {what}")
             time.sleep(0.01)
 
+    def wait_until_warm(self):
+        ready = "the warm process is ready"
+        self.wait_until(ready, lambda: ready in self.said())
+
     def pids_at(self, attempt, ranks, step):
         def at(rank):
             words = self.read(f"at.{attempt}.{rank}").split()
@@ -131,7 +134,7 @@ def each_in_turn(name, ranks, *how):
     with Run.survivors(name, ranks, *how, options=["--warm=auto"]) as run:
         for step in dies:
             run.touch(f"hold.{step}")
-        run.wait_until("the warm process is ready", lambda: "the warm process is ready" in run.said())
+        run.wait_until_warm()
         for attempt, (step, rank) in enumerate(dies.items()):
             before = run.pids_at(attempt, ranks, step)
             begin = time.monotonic()
@@ -141,8 +144,8 @@ def each_in_turn(name, ranks, *how):
             took.append(time.monotonic() - begin)
             for other in range(ranks):
                 check((after[other] == before[other]) == (other != rank),
-                      f"after the death of rank {rank}, rank {other} has pid {after[other]}, and had "
-                      f"{before[other]}")
+                      f"after the death of rank {rank}, rank {other} has pid {after[other]}, "
+                      f"and had {before[other]}")
         run.end()
         run.expect_losses_of(expected, ranks)
         check("forked by the warm process" in run.said(), "no worker was forked")
@@ -155,7 +158,7 @@ def at_random(name, ranks, deaths, *how):
     expected = undisturbed(name, ranks, *how, steps=steps)
     draw = random.Random(1)
     with Run.survivors(name, ranks, "slow", *how, steps=steps, options=["--warm=auto"]) as run:
-        run.wait_until("the warm process is ready", lambda: "the warm process is ready" in run.said())
+        run.wait_until_warm()
         done, attempt, begin = 0, -1, time.monotonic()
         while done < deaths and time.monotonic() - begin < LIMIT_S:
             newest = [0]
@@ -185,7 +188,7 @@ def as_they_join(name, ranks):
     expected = undisturbed(name, ranks)
     with Run.survivors(name, ranks, "ill", options=["--warm=auto"]) as run:
         run.touch("hold.3")
-        run.wait_until("the warm process is ready", lambda: "the warm process is ready" in run.said())
+        run.wait_until_warm()
         before = run.pids_at(0, ranks, 3)
         os.kill(before[1], signal.SIGKILL)
         run.touch("go.3")

@@ -11,8 +11,8 @@ import torch.distributed as dist
 ABORTABLE = {"nccl"}
 
 
-# What a group over NCCL does where a rank is lost: by default it ends the process, after it has tried
-# for 15 seconds to write its recorder to a file; a rank that connects to the lost one tries for 60.
+# What a group over NCCL does where a rank is lost: by default it ends the process, after it has
+# waited 15 seconds for a file of its recorder; a rank that connects to the lost one tries for 60.
 SURVIVING_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
                   "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0", "NCCL_SOCKET_RETRY_CNT": "8"}
 

@@ -1,5 +1,5 @@
-"""Two ranks on one GPU over NCCL that hang at step 200: `sleep`, one of them sleeps; `mismatch`, one
-of them calls something else."""
+"""Two ranks on one GPU over NCCL that hang at step 200: `sleep`, one of them sleeps; `mismatch`,
+one of them calls something else."""
 import os
 import sys
 import time
