@@ -160,11 +160,12 @@ TEST_F(TorchSurvive, TheGuidesProgramRunsUnderAnyLauncher) {
   RunProgramOfTheGuide("## In the process", 2);
 }
 
-// A thread of gloo that needed the interpreter once that has gone would abort the process.
+// A thread of gloo that needed the interpreter once that has gone would abort the process. The
+// program may end its group itself, as most do.
 TEST_F(TorchSurvive, NoThreadOfTheGroupIsLeftAsPythonEnds) {
   const std::string script = PythonScript(
       "ends.py",
-      "import atexit, glob\n"
+      "import atexit, glob, sys\n"
       "def say_threads():\n"
       "    names = [open(path).read() for path in glob.glob('/proc/self/task/*/comm')]\n"
       "    print('gloo', sum('gloo' in name for name in names))\n"
@@ -173,10 +174,14 @@ TEST_F(TorchSurvive, NoThreadOfTheGroupIsLeftAsPythonEnds) {
       "from muster import survive\n"
       "job = survive.Job(torch.nn.Linear(4, 4))\n"
       "def train(step): job.model(torch.ones(3, 4)).sum().backward()\n"
-      "for step, loss in job.run(train, 3): say_threads()\n");
-  const SubprocessResult result = Start({"run", script}, WithTorch()).Wait(kLong);
-  EXPECT_THAT(result, ExitsWith(0));
-  EXPECT_THAT(result.out, HasSubstr("gloo 3\ngloo 3\ngloo 3\ngloo 0\n"));
+      "for step, loss in job.run(train, 3): say_threads()\n"
+      "if sys.argv[1:]: torch.distributed.destroy_process_group()\n");
+  for (const Arguments& how : {Arguments{}, Arguments{"itself"}}) {
+    const SubprocessResult result =
+        Start(Arguments{"run", script} + how, WithTorch()).Wait(kLong);
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.out, HasSubstr("gloo 3\ngloo 3\ngloo 3\ngloo 0\n"));
+  }
 }
 
 TEST_F(TorchSurvive, AFaultOfTheProgramsOwnIsItsEnd) {

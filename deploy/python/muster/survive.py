@@ -168,14 +168,16 @@ class Job:
 
     def _end(self):
         """A thread of gloo that only now lets go of the last operation needs the interpreter for
-        it, and would abort the process once that has gone; so it ends before."""
-        if self._is_in_step or not dist.is_initialized():
+        it, and would abort the process once that has gone; so it ends before. A group that the
+        program has destroyed lives on while a model holds it."""
+        if self._is_in_step:
             return  # it may wait for another rank
-        self.model = self._module = self._parameters = self._before = None
+        self.model = self._module = self._parameters = self._before = self._meeting = None
         self.stateful = ()
         forget_meshes()
         gc.collect()  # all that holds the group is gone
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
     def _usual_backend(self, module):
         on_gpu = (torch.cuda.is_available() if self._build
