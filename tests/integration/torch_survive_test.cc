@@ -177,8 +177,7 @@ TEST_F(TorchSurvive, NoThreadOfTheGroupIsLeftAsPythonEnds) {
       "for step, loss in job.run(train, 3): say_threads()\n"
       "if sys.argv[1:]: torch.distributed.destroy_process_group()\n");
   for (const Arguments& how : {Arguments{}, Arguments{"itself"}}) {
-    const SubprocessResult result =
-        Start(Arguments{"run", script} + how, WithTorch()).Wait(kLong);
+    const SubprocessResult result = Start(Arguments{"run", script} + how, WithTorch()).Wait(kLong);
     EXPECT_THAT(result, ExitsWith(0));
     EXPECT_THAT(result.out, HasSubstr("gloo 3\ngloo 3\ngloo 3\ngloo 0\n"));
   }

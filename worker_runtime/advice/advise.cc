@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -17,8 +16,14 @@ namespace {
 constexpr size_t kRunnersUp = 6;
 constexpr int64_t kMostStages = 64;
 
-constexpr std::array<const char*, 7> kPresets = {
-    "ddp", "zero-1", "zero-2", "shard-grad-op", "full-shard", "hybrid-shard", "zero-3"};
+constexpr std::array<const char*, 6> kPresets = {"ddp",           "zero-1",     "zero-2",
+                                                 "shard-grad-op", "full-shard", "zero-3"};
+// They tell a node's ranks from others.
+constexpr std::array<const char*, 4> kPresetsOfNodes = {"hybrid-shard", "hybrid-shard-zero2",
+                                                        "mics", "zero-3-hpz"};
+
+// A rung of the ladder takes at most this share of the memory of the one above.
+constexpr double kRungShare = 0.9;
 
 struct Candidate {
   plan::PlanOptions options;
@@ -61,19 +66,29 @@ class Search {
       const int64_t replicas = input_.shape.world_size / stages;
       if (SequencesOf(input_) % replicas != 0) continue;
       for (const char* preset : kPresets) TryPreset(stages, replicas, preset);
+      if (input_.shape.world_size <= OfNode()) continue;
+      for (const char* preset : kPresetsOfNodes) TryPreset(stages, replicas, preset);
     }
-    std::stable_sort(found_.begin(), found_.end(), [](const Candidate& a, const Candidate& b) {
-      return a.time.total() < b.time.total();
-    });
-    return std::move(found_);
+    return ByTime(std::move(found_));
   }
-  int64_t least_bytes() const { return least_bytes_; }
+
+  // Of those that do not fit, after Run(): the quickest, then the quickest of those that take less,
+  // and so on.
+  std::vector<Candidate> Ladder() {
+    std::vector<Candidate> rungs;
+    for (Candidate& candidate : ByTime(std::move(too_large_))) {
+      const auto bytes = static_cast<double>(candidate.memory_bytes);
+      if (rungs.empty() || bytes <= kRungShare * static_cast<double>(rungs.back().memory_bytes)) {
+        rungs.push_back(std::move(candidate));
+      }
+    }
+    return rungs;
+  }
 
  private:
   void TryPreset(int64_t stages, int64_t replicas, const std::string& preset) {
     const bool is_plain = preset == "ddp";
     if (replicas == 1 && !is_plain) return;  // there is nobody to share with
-    if (preset == "hybrid-shard" && input_.shape.world_size <= OfNode()) return;
     for (const auto& [dtype, rates] :
          {std::pair{DType::kBf16, &input_.narrow}, {DType::kF32, &input_.wide}}) {
       if (rates->flops <= 0) continue;
@@ -103,17 +118,23 @@ class Search {
     const absl::StatusOr<plan::PlanPageInput> job = PlanJob(std::move(options), input_.shape);
     if (!job.ok()) return;
     const plan::RankMemory memory = plan::MemoryOfRank(*job);
-    least_bytes_ = std::min(least_bytes_, memory.total());
-    if (memory.total() > input_.memory_bytes_max) return;
-    found_.push_back({.options = job->options,
-                      .memory_bytes = memory.total(),
-                      .sent_bytes = memory.figures.sent_total(),
-                      .time = PredictStepTime(*job, rates)});
+    const bool fits = memory.total() <= input_.memory_bytes_max;
+    (fits ? found_ : too_large_)
+        .push_back({.options = job->options,
+                    .memory_bytes = memory.total(),
+                    .sent_bytes = memory.figures.sent_total(),
+                    .time = PredictStepTime(*job, rates)});
+  }
+
+  static std::vector<Candidate> ByTime(std::vector<Candidate> candidates) {
+    std::stable_sort(
+        candidates.begin(), candidates.end(),
+        [](const Candidate& a, const Candidate& b) { return a.time.total() < b.time.total(); });
+    return candidates;
   }
 
   const AdviceInput& input_;
-  std::vector<Candidate> found_;
-  int64_t least_bytes_ = std::numeric_limits<int64_t>::max();
+  std::vector<Candidate> found_, too_large_;
 };
 
 std::string OptionsOf(const Candidate& candidate) {
@@ -161,19 +182,21 @@ absl::StatusOr<std::string> Advise(const AdviceInput& input) {
   Search search(input);
   const std::vector<Candidate> candidates = search.Run();
   if (candidates.empty()) {
-    if (search.least_bytes() == std::numeric_limits<int64_t>::max()) {
+    const std::vector<Candidate> ladder = search.Ladder();
+    if (ladder.empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--train_batch_size=", SequencesOf(input), ": a step's sequences cannot be divided over ",
           input.shape.world_size, " ranks, or the model cannot be planned for them"));
     }
     const CheapestFit fit = FindCheapestFit(input.options, input.shape, input.memory_bytes_max);
+    std::string text =
+        absl::StrCat("no plan fits ", plan::ReadableBytes(input.memory_bytes_max), " on ",
+                     input.shape.world_size, " ranks; from the quickest to the smallest:\n");
+    for (const Candidate& rung : ladder) absl::StrAppend(&text, Line(rung));
     return absl::InvalidArgumentError(absl::StrCat(
-        "no plan fits ", plan::ReadableBytes(input.memory_bytes_max), " on ",
-        input.shape.world_size, " ranks; the least takes ",
-        plan::ReadableBytes(search.least_bytes()),
-        fit.options.empty() ? "; choose a smaller model or shorter sequences"
-                            : absl::StrCat("; what fits is ", fit.options, ", which takes ",
-                                           plan::ReadableBytes(fit.memory_bytes))));
+        text, fit.options.empty() ? "choose a smaller model or shorter sequences"
+                                  : absl::StrCat("what fits is ", fit.options, ", which takes ",
+                                                 plan::ReadableBytes(fit.memory_bytes))));
   }
   const Candidate& best = candidates.front();
   std::string text = absl::StrCat(

@@ -25,8 +25,8 @@ struct AdviceInput {
 
 // Lines of text: the quickest plan as options, what it takes, and the runners-up.
 //
-// Errors: kInvalidArgument: nothing that was tried fits (with what takes least, and what to
-//         change); the sequences of a step cannot be divided over the ranks.
+// Errors: kInvalidArgument: nothing that was tried fits (with what less memory costs in time, and
+//         what to change); the sequences of a step cannot be divided over the ranks.
 absl::StatusOr<std::string> Advise(const AdviceInput& input);
 
 }  // namespace muster::advice

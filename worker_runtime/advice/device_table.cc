@@ -27,7 +27,6 @@ std::vector<DeviceFacts> Devices() {
       row("a10g", "A10G", 24, 70, 31.5, 600, 32, "NVIDIA A10G datasheet; PCIe 4.0 x16"),
       row("rtx4090", "RTX 4090", 24, 165.2, 82.6, 1008, 32,
           "NVIDIA Ada GPU architecture paper; PCIe 4.0 x16"),
-      row("v100", "V100", 32, 125, 15.7, 900, 150, "NVIDIA V100 datasheet (SXM2, f16)"),
       row("a100-40", "A100", 40, 312, 19.5, 1555, 300, "NVIDIA A100 datasheet (SXM4)"),
       row("l40s", "L40S", 48, 362, 91.6, 864, 32, "NVIDIA L40S datasheet; PCIe 4.0 x16"),
       row("a100", "A100", 80, 312, 19.5, 2039, 300, "NVIDIA A100 datasheet (SXM4, 80 GB)"),

@@ -417,7 +417,9 @@ TEST(PlanAdvice, PrefersThePlanThatSendsLeastWhereAllFitAndShardsWhereTheyDoNot)
               IsOkAndHolds(Not(ContainsRegex("--plan=ddp --dtype=f32"))));
   EXPECT_THAT(PlanCommandText({"--advise", "--model=llama-3-70b", "--gpu_memory=24", "--gpus=2",
                                "--batch_size=1"}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no plan fits")));
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("no plan fits"), HasSubstr("--plan=shard-grad-op"),
+                             HasSubstr("--recompute=full"), HasSubstr("choose a smaller"))));
   EXPECT_THAT(PlanCommandText({"--advise", "--model=gpt2-1558m", "--gpu=h100", "--gpus=2",
                                "--batch_size=1", "--memory_limit=20"}),
               IsOkAndHolds(HasSubstr("that fit 20 GiB")));
@@ -430,6 +432,17 @@ TEST(PlanAdvice, PrefersThePlanThatSendsLeastWhereAllFitAndShardsWhereTheyDoNot)
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more than 1048576 ranks")));
   EXPECT_THAT(PlanCommandText({"--advise", "--gpu=h10"}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("did you mean h100?")));
+}
+
+TEST(PlanAdvice, TriesPlansThatKnowNodesWhereThereAreSeveral) {
+  Args args = {"--advise",      "--model=gpt2-124m", "--gpu=h100", "--gpus=4",
+               "--network=ndr", "--batch_size=1",    "--nodes=2"};
+  EXPECT_THAT(PlanCommandText(args),
+              IsOkAndHolds(AllOf(HasSubstr("--plan=hybrid-shard "), HasSubstr("--plan=mics "),
+                                 HasSubstr("--plan=hybrid-shard-zero2 "),
+                                 HasSubstr("--plan=zero-3-hpz "))));
+  args.back() = "--nodes=1";
+  EXPECT_THAT(PlanCommandText(args), IsOkAndHolds(Not(ContainsRegex("hybrid-shard|mics|hpz"))));
 }
 
 double PredictedMilliseconds(const Args& args) {
