@@ -127,9 +127,10 @@ class BareRoot {
   const SubprocessResult& made() const { return made_; }
   std::string root() const { return directory_.File("root"); }
 
-  // In the place of a program of the bundle.
-  void Put(const std::string& program, const std::string& script) {
-    const std::string path = absl::StrCat(root(), "/bundle/bin/", program);
+  // In the place of a program of the bundle, or of the machine's.
+  void Put(const std::string& program, const std::string& script,
+           const std::string& folder = "/bundle/bin/") {
+    const std::string path = absl::StrCat(root(), folder, program);
     WriteFile(path, "#!/bin/bash\n" + script);
     chmod(path.c_str(), 0755);
   }
@@ -176,6 +177,12 @@ if [[ $1 == --gtest_list_tests ]]; then
   exit 0
 fi
 case $1 in *Hangs) sleep 1000 ;; esac)");
+  bare.Put("muster", "exit 0");
+  bare.Put("python3", R"(
+if [[ $1 == -c ]]; then exit 0; fi
+echo 'ddp: passed: back in 1.43 s (36 s)'
+echo 'hsdp: FAILED: the job ended with 1 (85 s)'; exit 1)",
+           "/usr/bin/");
 
   const auto ran = bare.Run({});
   EXPECT_EQ(ran.exit_code, 1) << ToString(ran);
@@ -199,12 +206,13 @@ case $1 in *Hangs) sleep 1000 ;; esac)");
         "| tests: training | skipped | training_gpu_test is not in the bundle |",
         "| nccl: two and three ranks on one GPU | failed | 2 passed, 0 skipped; Nccl.Hangs: ended "
         "after 2 s",
+        "| torch: ranks that die or hang over NCCL | failed | hsdp: FAILED: the job ended with 1",
         "| sanitizers: kernels under memcheck | skipped | compute-sanitizer is not installed here "
         "|",
         "| 124M | own | 32 x 1024 | 441k | 35.8% | 407k | 500k |"}) {
     EXPECT_THAT(results, HasSubstr(said));
   }
-  EXPECT_THAT(PartsOf(results.substr(0, results.find("| GPT |"))), SizeIs(20));
+  EXPECT_THAT(PartsOf(results.substr(0, results.find("| GPT |"))), SizeIs(21));
   EXPECT_THAT(
       ReadFile(bare.root() + "/tmp/out/train_124M_own.log"),
       HasSubstr("nvidia/cu13/lib:/usr/local/lib/python3.12/site-packages/nvidia/cudnn/lib:"));

@@ -18,7 +18,7 @@ constexpr int64_t kMostStages = 64;
 
 constexpr std::array<const char*, 6> kPresets = {"ddp",           "zero-1",     "zero-2",
                                                  "shard-grad-op", "full-shard", "zero-3"};
-// They tell a node's ranks from others.
+// These presets are tried where there are several nodes.
 constexpr std::array<const char*, 4> kPresetsOfNodes = {"hybrid-shard", "hybrid-shard-zero2",
                                                         "mics", "zero-3-hpz"};
 
@@ -72,8 +72,7 @@ class Search {
     return ByTime(std::move(found_));
   }
 
-  // Of those that do not fit, after Run(): the quickest, then the quickest of those that take less,
-  // and so on.
+  // What Run() found too large: the quickest, then the quickest of those that take less, and so on.
   std::vector<Candidate> Ladder() {
     std::vector<Candidate> rungs;
     for (Candidate& candidate : ByTime(std::move(too_large_))) {
