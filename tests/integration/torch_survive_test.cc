@@ -40,6 +40,15 @@ TEST_F(TorchSurvive, RubbishOfOperationsThatAreAbortedIsNotTrainedOn) {
   ExpectNothingHeldOfEarlierRounds(4, 3);
 }
 
+TEST_F(TorchSurvive, RubbishIsNoOverflowToAGradScaler) {
+  const SubprocessResult result = RunWithDeaths(3, 4, {1}, {"silent", "scaled"});
+  EXPECT_THAT(result.err, HasSubstr("3 ranks go on at step 4; from rank 2 to rank 1"));
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(ReadOut(absl::StrCat("scale.", rank)), "65536.0") << rank;  // as at the beginning
+  }
+  ExpectOneEnd(3);
+}
+
 // One dies before it has come to the store, the next as its gloo begins to listen. Both times the
 // others wait for it, and have the only state there is.
 TEST_F(TorchSurvive, ReplacementsThatDieAsTheyJoinCostTheOthersNoState) {

@@ -130,7 +130,7 @@ class State:
         return _changed(self._structure, _Slot, lambda slot: slot.filled(next(tensors), meshes))
 
     def send(self, rank, meeting):
-        """`meeting`: a group over gloo, where the default one is over NCCL; else None."""
+        """`meeting`: a group over gloo beside the default one over NCCL, or None."""
         dist.send_object_list([self._structure], dst=rank, group=meeting)
         for tensor in self._tensors:
             if tensor.numel():

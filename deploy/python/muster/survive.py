@@ -35,6 +35,7 @@ A step is done again where a rank is lost in its midst, so
 """
 import atexit
 import collections
+import contextlib
 import gc
 import os
 import sys
@@ -127,7 +128,8 @@ class Job:
     (FSDP2) and returns it with what is stateful. The function is called in each round, since a
     group that has ended takes its meshes with it; what this rank holds is put into what it returns.
     `stateful`: what has state_dict() and load_state_dict(), and must be alike on all ranks: the
-    optimizer, a scheduler, a sampler. `step`: the first that is to be done, as a checkpoint says.
+    optimizer, a scheduler, a sampler, a GradScaler.
+    `step`: the first that is to be done, as a checkpoint says.
     `backend`: of the group; where it is None, NCCL for a model on a GPU, and gloo for others.
     `wrap`: makes what `model` is from the module; PyTorch's DistributedDataParallel by default.
 
@@ -141,7 +143,7 @@ class Job:
         self._backend = backend or self._usual_backend(module)
         self._wrap = wrap or self._wrap_in_ddp
         self._links = None
-        self._meeting = None  # the group over gloo; None where the default one is
+        self._meeting = None  # a group over gloo beside one over NCCL
         self._hooks = None, None
         self._is_over = threading.Event()
         self._survives = False
@@ -197,13 +199,28 @@ class Job:
         for item in stateful:
             if isinstance(item, torch.optim.Optimizer):
                 item.register_step_pre_hook(self._on_update)
+        for scaler in self._scalers():
+            self._guard(scaler)
+
+    def _scalers(self):
+        return [item for item in self.stateful if hasattr(item, "unscale_")]
+
+    def _guard(self, scaler):
+        """A GradScaler takes what was aborted for an overflow, skips the update and scales less."""
+        step = type(scaler).step.__get__(scaler)
+
+        def step_with_gradients(*arguments, **more):
+            self._await_device()
+            return step(*arguments, **more)
+
+        scaler.step = step_with_gradients
 
     def _on_update(self, *_):
         """Shards are of one step only if all ranks update theirs or none does: the first update of
         a step waits for all ranks. Where one is lost meanwhile, the others may have begun or not,
         so that this one updates, and keeps what it had."""
         self._await_device()
-        if self._has_state and self._build and self._has_copies:
+        if self._survives and self._has_state and self._build and self._has_copies:
             try:
                 dist.barrier(group=self._meeting)
             except RuntimeError as error:
@@ -324,6 +341,9 @@ class Job:
         """Nothing of the round is left: gradients and hooks of half a step neither."""
         self._links.cut()
         self._links.await_aborts()
+        for scaler in self._scalers():
+            with contextlib.suppress(AssertionError):  # it has scaled nothing yet
+                scaler.update(scaler.get_scale())  # and what it has unscaled is gone
         if self.model is not None and self._has_state:
             self._held[self._shard, self.step] = self._state()
         self.model = self._meeting = self._doubt = None
@@ -365,7 +385,8 @@ class Job:
         before = sys.excepthook
         dist.init_process_group(self._backend)
         self._hooks = before, sys.excepthook  # PyTorch's puts the rank in front of a traceback
-        self._meeting = None if self._backend == "gloo" else dist.new_group(backend="gloo")
+        if self._backend in ABORTABLE and "MUSTER_AGENT_SOCKET" in os.environ:
+            self._meeting = dist.new_group(backend="gloo")
         if self._build:
             built = self._build()
             if not isinstance(built, tuple):
@@ -404,7 +425,7 @@ class Job:
         dist.all_gather_object(claims, _Claim(ports, list(self._held), self._shard,
                                               self._has_entered, self.step), group=self._meeting)
         self._links.found(ports, [port for claim in claims for port in claim.ports])
-        if self._backend in ABORTABLE:
+        if self._meeting:
             # Now that all are there they connect; else some would in pairs, to send a state.
             dist.all_reduce(torch.zeros(1, device="cuda" if self._backend == "nccl" else "cpu"))
         if not any(claim.held or claim.has_entered for claim in claims):

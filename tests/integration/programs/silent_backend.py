@@ -6,7 +6,7 @@ import threading
 import torch
 import torch.distributed as dist
 
-RUBBISH = 12345.0
+RUBBISH = {True: float("inf"), False: 12345}  # by whether it is a floating-point number
 
 
 class _Done(dist.Work):
@@ -46,7 +46,7 @@ class Silent(dist.ProcessGroup):
             except RuntimeError:
                 self._is_aborted.wait()
         for tensor in written:
-            tensor.fill_(RUBBISH)
+            tensor.fill_(RUBBISH[tensor.is_floating_point()])
         return _Done(tensors)
 
     def allreduce(self, tensors, options):

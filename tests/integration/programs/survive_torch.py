@@ -1,6 +1,6 @@
 """Trains a small model with muster.survive, under DDP or FSDP2, and leaves what each rank saw.
 
-usage: survive_torch.py FOLDER STEPS [half] [slow] [ill] [damaged] [hsdp|fsdp] [silent|cuda]
+usage: survive_torch.py FOLDER STEPS [HOW…]
 
 A rank waits in each step for FOLDER/go.STEP where the test has made FOLDER/hold.STEP. In FOLDER,
 `at.ATTEMPT.RANK` holds the rank's pid and the step that it has begun last, `losses.RANK` a line
@@ -8,12 +8,14 @@ for each step of the newest attempt, `end.RANK` the checksum of its parameters a
 what a traceback looks like.
 
 ill      processes of attempts 1 and 2 die as they join; on a GPU that of attempt 3 does as well.
+half     reduces the loss behind the update, not before; hold.1004 is before that of step 4.
 damaged  rank 2 of the first attempt has another parameter from step 3 on.
 slow     five steps a second, until the last is let go.
 hsdp     two shards, with as many replicas as there are ranks for.
 fsdp     a shard per rank, with a checkpoint of each in `saved.STEP.RANK`.
 silent   over silent_backend.py.
 cuda     on a GPU, over NCCL. All ranks may have the same.
+scaled   by a GradScaler, whose last scale is in `scale.RANK`.
 
 hold.2004 is before the update of step 4; so is hold.3004, behind which rank 3 fails.
 """
@@ -193,6 +195,8 @@ def main():
             shard(module)
         optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, max(10, STEPS // 20), 0.5)
+        if "scaled" in HOW:
+            return module, optimizer, scheduler, torch.amp.GradScaler(DEVICE)
         if saved:
             load(saved, module, optimizer, scheduler)
         return module, optimizer, scheduler
@@ -210,10 +214,12 @@ def main():
             time.sleep(0.2)
         draw = torch.Generator().manual_seed(1000 * step + job.rank)
         x = torch.randn(8, 16, generator=draw).to(DEVICE)
-        optimizer, scheduler = job.stateful
+        optimizer, scheduler, *scalers = job.stateful
         loss = ((job.model(x) - x.sum(1, keepdim=True)) ** 2).mean()
         optimizer.zero_grad()
-        loss.backward()
+        (scalers[0].scale(loss) if scalers else loss).backward()
+        if scalers:
+            scalers[0].unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(job.model.parameters(), 20.0)
         total = loss.detach().clone()
         if "half" not in HOW:
@@ -224,7 +230,11 @@ def main():
             hold(job, step + 3000)
             if job.rank == 3:
                 dist.recv(torch.zeros(1, device=DEVICE), src=1)  # which is dead
-        optimizer.step()
+        if scalers:
+            scalers[0].step(optimizer)
+            scalers[0].update()
+        else:
+            optimizer.step()
         scheduler.step()
         if "half" in HOW:  # not as the module asks for
             hold(job, step + 1000)
@@ -242,6 +252,8 @@ def main():
     for parameter in job.model.parameters():
         sum_of_all = zlib.crc32(local(parameter).cpu().numpy().tobytes(), sum_of_all)
     write(f"end.{job.rank}", str(sum_of_all))
+    if "scaled" in HOW:
+        write(f"scale.{job.rank}", str(job.stateful[-1].get_scale()))
     with contextlib.redirect_stderr(io.StringIO()) as printed:
         sys.excepthook(ValueError, ValueError("a fault"), None)
     write(f"traceback.{job.rank}", printed.getvalue())
