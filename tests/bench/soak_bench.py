@@ -10,8 +10,8 @@ fleet      eight nodes of one worker that only counts, elastic from one node on:
 
 In workers and nodes a step takes 50 ms and more, so that what is lost is time. The job runs
 undisturbed, with muster.survive (--warm=auto), and with restarts from a checkpoint of every 20
-steps. "kept" is its steps by those of the undisturbed run; "up" is how many nodes have a running
-worker, on average. The program fails where ranks end with different parameters, or a job gives up.
+steps. "kept" is its steps by those of the undisturbed run; "up" is how many nodes have a rank that
+trains, on average. The program fails where ranks end with different parameters, or a job gives up.
 """
 import argparse
 import collections
@@ -152,25 +152,14 @@ class Node:
         elif time.monotonic() > self.back_at:
             self.start()
 
-    def runs(self, home):
-        """Whether a worker of it runs: a process below it with the script's argument `home`."""
+    def runs(self, pids):
+        """Whether one of them is a process of this node."""
         if self.back_at is not None:
             return False
         try:
-            below = descendants(self.agent.pid)
+            return not pids.isdisjoint(descendants(self.agent.pid))
         except (FileNotFoundError, ProcessLookupError):
             return False
-        for pid in below:
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    variables = file.read()
-                with open(f"/proc/{pid}/cmdline", "rb") as file:
-                    words = file.read().split(b"\0")
-            except OSError:
-                continue
-            if b"\0RANK=" in variables and home.encode() in words:
-                return True
-        return False
 
 
 class Job:
@@ -207,7 +196,8 @@ class Job:
             node.step()
 
     def share_up(self):
-        return sum(node.runs(self._home) for node in self.nodes) / len(self.nodes)
+        pids = {pid for pid, _ in self.at().values()}
+        return sum(node.runs(pids) for node in self.nodes) / len(self.nodes)
 
     def stop(self):
         """Asks the job to end, waits, and compares the ranks' parameters."""
