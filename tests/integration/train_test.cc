@@ -269,11 +269,29 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{"OptionIsMisspelt", {"--stepz=3"}, {"--stepz", "--steps"}},
         BadInput{"PlanIsUnknown", {"--plan=zeus"}, {"zeus"}},
         BadInput{"ModelIsLargerThanTheMachine", {"--width=65536", "--layers=100"}, {"parameters"}},
+        BadInput{"TakesMoreThanItsMemory",
+                 {"--layers=4", "--heads=8", "--width=512", "--memory_limit=0.1"},
+                 {"a rank takes [0-9]* MiB, and its memory is 102 MiB", "--plan=full-shard"}},
         BadInput{"BackendIsUnknown", {"--backend=pigeon"}, {"pigeon", "gloo"}},
         BadInput{"PromptIsEmpty", {"--prompt", ""}, {"--prompt"}},
         BadInput{"SavePlaceIsAFile", {"--save", "{OUT}/short"}, {"/short"}},
         BadInput{"ResumedCheckpointIsMissing", {"--resume", "{OUT}/directory"}, {"/directory"}}),
     NameOfCase);
+
+// All ranks plan by the least that one of them has, and so refuse together.
+TEST_F(Training, IsRefusedOnAllRanksWhereOneLacksTheMemory) {
+  Arguments command = {
+      "run",         "--nproc_per_node=2",
+      "--no_python", "/bin/sh",
+      "-c",          "test $RANK = 1 && limit=0.1; exec \"$@\" --memory_limit=${limit:-8}",
+      "sh",          MUSTER_TRAIN,
+      "--data",      Text()};
+  const SubprocessResult result =
+      Run(command + kTinyModel + Arguments{"--layers=4", "--heads=8", "--width=512"});
+  EXPECT_THAT(result, ExitsWith(2));
+  EXPECT_THAT(result.err, HasSubstr("muster-train: a rank takes"));
+  EXPECT_THAT(result.err, HasSubstr("its memory is 102 MiB"));
+}
 
 TEST_F(Training, RefusesACheckpointOfAnotherModelAndNamesTheDifference) {
   ASSERT_THAT(Train(1, {"--steps=1", "--save", Out("saved")}), ExitsWith(0));
