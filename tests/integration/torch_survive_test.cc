@@ -31,13 +31,25 @@ TEST_F(TorchSurvive, EachRankInTurnIsReplacedAndTheLossesAreThoseOfAnUndisturbed
   EXPECT_THAT(ReadOut("traceback.1"), Not(HasSubstr("[rank1]: [rank1]")));
 }
 
-// As over NCCL: what a lost rank has left undone seems to be done, with rubbish in memory.
+// The back end fails as NCCL does: what a lost rank has left undone seems to be done, with rubbish
+// in memory.
 TEST_F(TorchSurvive, RubbishOfOperationsThatAreAbortedIsNotTrainedOn) {
   const SubprocessResult result = ReplaceEachInTurn({{3, 0}, {6, 1}, {9, 2}}, {"silent"});
   EXPECT_THAT(result.err, HasSubstr("3 ranks go on at step 3; from rank 1 to rank 0"));
   EXPECT_THAT(result.err, HasSubstr("3 ranks go on at step 9; from rank 0 to rank 2"));
   ExpectOneEnd(3);
   ExpectNothingHeldOfEarlierRounds(4, 3);
+}
+
+TEST_F(TorchSurvive, RubbishInTheFirstParametersBeginsAgainFromTheStart) {
+  const SubprocessResult result =
+      StartRanks(3, {"--max_restarts=3"}, {"silent", "unready"}).Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("a rank was lost while parameters were copied from rank 0"));
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(Losses(rank).size(), static_cast<size_t>(kSteps)) << rank;
+  }
+  ExpectOneEnd(3);
 }
 
 TEST_F(TorchSurvive, RubbishIsNoOverflowToAGradScaler) {

@@ -10,9 +10,8 @@ import torch.distributed as dist
 # Back ends whose groups have abort(): what waits for the device goes on then, as if all were done.
 ABORTABLE = {"nccl"}
 
-
-# What a group over NCCL does where a rank is lost: by default it ends the process, after it has
-# waited 15 seconds for a file of its recorder; a rank that connects to the lost one tries for 60.
+# These variables keep a process whose group over NCCL has lost a rank. By default the group waits
+# 15 seconds for a file of its recorder and ends the process, and NCCL tries for 60 to connect.
 SURVIVING_NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
                   "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0", "NCCL_SOCKET_RETRY_CNT": "8"}
 
@@ -95,7 +94,8 @@ class Links:
         self._cut_what_is_there()
 
     def await_aborts(self):
-        """Behind cut(): no kernel waits for another rank any more."""
+        """Behind cut(): no kernel waits for another rank any more. PyTorch gives an abort the
+        group's time-out; the agent ends a process that has not let go sooner."""
         with self._lock:
             aborts = list(self._aborts.values())
         for abort in aborts:
@@ -135,7 +135,7 @@ class Links:
                 pass
 
     def _abort_groups(self):
-        """All at once: the end of one waits for the device, and so for the kernels of another."""
+        """Aborts all at once: the end of one waits for the device, and so for another's kernels."""
         with self._lock:
             for group, (backend, _) in list(dist.distributed_c10d._world.pg_map.items()):
                 if backend in ABORTABLE and group not in self._aborts:

@@ -90,7 +90,7 @@ def checksum(parameters):
 
 
 def _sum_of(tensor):
-    """Of the bits, each by its place; as a tensor, for which the host need not wait."""
+    """The sum of the bits, each weighed by its place. The host does not wait for it."""
     integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size(),
                                                                    torch.uint8)
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)

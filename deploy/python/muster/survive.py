@@ -36,6 +36,7 @@ A step is done again where a rank is lost in its midst, so
 import atexit
 import collections
 import contextlib
+import functools
 import gc
 import os
 import sys
@@ -86,6 +87,11 @@ def _names(ranks):
 # What a rank says as it joins: where its gloo listens; the states that it holds, by shard and step;
 # the shard that it is to have; whether it was in a round before; its step.
 _Claim = collections.namedtuple("_Claim", "ports held shard has_entered step")
+
+
+def _has_state(claims):
+    """Whether a rank was in a round before, so that its state becomes that of all."""
+    return any(claim.held or claim.has_entered for claim in claims)
 
 
 def _newest(claims):
@@ -141,7 +147,7 @@ class Job:
             raise TypeError("muster.survive: a function that makes the model returns what is "
                             "stateful with it, and wraps the model itself")
         self._backend = backend or self._usual_backend(module)
-        self._wrap = wrap or self._wrap_in_ddp
+        self._wrap = wrap
         self._links = None
         self._meeting = None  # a group over gloo beside one over NCCL
         self._hooks = None, None
@@ -149,7 +155,6 @@ class Job:
         self._survives = False
         self._has_copies = False  # of each shard of this round
         self._has_entered = False  # a round, whole
-        self._is_agreed = False  # the state of this round, and compared
         self._has_state = False  # and the optimizer is not in the midst of a step
         self._is_in_step = False  # the program's
         self._held = {}  # between rounds: states, by shard and step
@@ -185,11 +190,6 @@ class Job:
         on_gpu = (torch.cuda.is_available() if self._build
                   else any(parameter.is_cuda for parameter in module.parameters()))
         return "nccl" if on_gpu else "gloo"
-
-    def _wrap_in_ddp(self, module):
-        """Ranks that have compared their parameters need no others. Nor may an operation that is
-        aborted write to them."""
-        return torch.nn.parallel.DistributedDataParallel(module, init_sync=not self._is_agreed)
 
     def _take_in(self, module, *stateful):
         self._module, self.stateful = module, stateful
@@ -281,7 +281,7 @@ class Job:
             yield self.step - 1, self._result
 
     def _generators(self):
-        """Their states: of the host, and of the GPU that is used."""
+        """The states of torch's generators: the host's, and that of the GPU in use."""
         return [torch.get_rng_state()] + (
             [torch.cuda.get_rng_state()] if self._backend == "nccl" else [])
 
@@ -303,7 +303,8 @@ class Job:
                 buffer.copy_(value)
 
     def _may_be_a_loss(self, error):
-        """Whether another rank may be behind it: what fails between ranks says so."""
+        """Whether another rank may be behind it: what fails between ranks says so, and whatever
+        fails in a round that is over may have worked on rubbish."""
         if not self._survives:
             return False
         return (self._is_over.is_set() or isinstance(error, dist.DistError)
@@ -380,12 +381,14 @@ class Job:
 
         # Whether others hold what this one does is known once the model is made.
         self._survives = (self._has_entered or not self._build) and survives()
-        if self._backend == "nccl" and "MUSTER_AGENT_SOCKET" in os.environ:
+        may_abort = (self._backend in ABORTABLE and can_be_cut(self._backend)
+                     and "MUSTER_AGENT_SOCKET" in os.environ)
+        if may_abort:
             os.environ.update(SURVIVING_NCCL)
         before = sys.excepthook
         dist.init_process_group(self._backend)
         self._hooks = before, sys.excepthook  # PyTorch's puts the rank in front of a traceback
-        if self._backend in ABORTABLE and "MUSTER_AGENT_SOCKET" in os.environ:
+        if may_abort:
             self._meeting = dist.new_group(backend="gloo")
         if self._build:
             built = self._build()
@@ -401,18 +404,22 @@ class Job:
         elif self.rank == 0:
             self._say(f"nobody else holds the shard of {_names(alone)}: where one of them dies, "
                       "all processes begin anew from the last checkpoint")
-        self.model = self._module if self._build else self._wrapped()
+        self.model = self._module if self._build else self._wrapped(_has_state(claims))
         links.connected()
         self._has_entered = self._has_state = True
         self._held = {}
 
-    def _wrapped(self):
+    def _wrapped(self, is_alike):
+        """Ranks that have compared their parameters copy none from rank 0: an operation that is
+        aborted would write to them."""
+        wrap = self._wrap or functools.partial(torch.nn.parallel.DistributedDataParallel,
+                                               init_sync=not is_alike)
         try:
-            model = self._wrap(self._module)
+            model = wrap(self._module)
             self._await_device()
             return model
         except RuntimeError as error:
-            writes = not self._is_agreed or self._wrap != self._wrap_in_ddp
+            writes = self._wrap or not is_alike
             if writes and self._backend in ABORTABLE and self._may_be_a_loss(error):
                 raise LostState("muster.survive: a rank was lost while parameters were copied from "
                                 "rank 0, so that this one has neither its own nor those") from error
@@ -428,17 +435,15 @@ class Job:
         if self._meeting:
             # Now that all are there they connect; else some would in pairs, to send a state.
             dist.all_reduce(torch.zeros(1, device="cuda" if self._backend == "nccl" else "cpu"))
-        if not any(claim.held or claim.has_entered for claim in claims):
+        if not _has_state(claims):
             steps = sorted({claim.step for claim in claims})
             if len(steps) > 1:
                 raise ValueError("muster.survive: ranks would begin at different steps "
                                  f"({steps}); load the same checkpoint on all of them")
-            self._is_agreed = False
             return claims
         step, sources = _newest(claims)
         self._take_over(claims, step, sources)
         self._compare(claims, sources)
-        self._is_agreed = True
         if self.rank == 0:
             taken = [f"; from {_names([source])} to {_names(ranks)}"
                      for source, ranks in sorted(_takers(sources).items())]

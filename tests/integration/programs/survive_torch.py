@@ -8,6 +8,7 @@ for each step of the newest attempt, `end.RANK` the checksum of its parameters a
 what a traceback looks like.
 
 ill      processes of attempts 1 and 2 die as they join; on a GPU that of attempt 3 does as well.
+unready  rank 1 of the first attempt dies as it is about to copy rank 0's parameters.
 half     reduces the loss behind the update, not before; hold.1004 is before that of step 4.
 damaged  rank 2 of the first attempt has another parameter from step 3 on.
 slow     five steps a second, until the last is let go.
@@ -201,6 +202,8 @@ def main():
             load(saved, module, optimizer, scheduler)
         return module, optimizer, scheduler
 
+    if "unready" in HOW and (attempt, os.environ["RANK"]) == ("0", "1"):
+        torch.nn.parallel.DistributedDataParallel = lambda *_, **__: die()
     if is_sharded:
         job = survive.Job(build, step=saved)
     else:
