@@ -134,8 +134,20 @@ class BareRoot {
     WriteFile(path, "#!/bin/bash\n" + script);
     chmod(path.c_str(), 0755);
   }
-  SubprocessResult Run(std::vector<std::string> words) {
-    std::vector<std::string> argv = {"/usr/sbin/chroot", root(), "/bundle/run_all", "/tmp/out"};
+  SubprocessResult Run(const std::vector<std::string>& words) {
+    std::vector<std::string> argv = {"/bundle/run_all", "/tmp/out"};
+    argv.insert(argv.end(), words.begin(), words.end());
+    return Start(argv);
+  }
+  // With a /proc, as every machine has one.
+  SubprocessResult Start(const std::vector<std::string>& words) {
+    std::vector<std::string> argv = {
+        "/usr/bin/unshare",
+        "--mount",
+        "/bin/sh",
+        "-c",
+        "mount -t proc proc \"$0/proc\" && exec /usr/sbin/chroot \"$0\" \"$@\"",
+        root()};
     argv.insert(argv.end(), words.begin(), words.end());
     return Subprocess({.argv = std::move(argv),
                        .environment = {{"PATH", "/usr/bin:/bin"},
@@ -148,6 +160,47 @@ class BareRoot {
   const TemporaryDirectory directory_;
   SubprocessResult made_;
 };
+
+// The driver is a file that is no library, as where a container has lost it.
+TEST(RunAll, ProgramsOfTheBundleStartWithNothingButTheBundle) {
+  if (geteuid() != 0) GTEST_SKIP() << "a root directory of its own needs root";
+  BareRoot bare;
+  ASSERT_EQ(bare.made().exit_code, 0) << ToString(bare.made());
+  const auto made = RunScript({absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/gpu/make_bundle"),
+                               bare.root() + "/bundle", MUSTER_BUILD_DIRECTORY});
+  ASSERT_EQ(made.exit_code, 0) << ToString(made);
+  std::filesystem::create_directories(bare.root() + "/usr/lib/x86_64-linux-gnu");
+  WriteFile(bare.root() + "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "");
+  int programs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(bare.root() + "/bundle/bin")) {
+    const std::string name = entry.path().filename(), program = "/bundle/bin/" + name;
+    const bool is_test = absl::EndsWith(name, "_test");
+    const auto ran = bare.Start(is_test ? std::vector<std::string>{program}
+                                        : std::vector<std::string>{program, "--help"});
+    if (is_test) {
+      EXPECT_EQ(ran.exit_code, 0) << name << ToString(ran);
+      EXPECT_THAT(ran.out, HasSubstr("[  SKIPPED ]")) << name;
+    } else if (name == "kernel_figures") {
+      EXPECT_EQ(ran.exit_code, 77) << ToString(ran);
+      EXPECT_THAT(ran.out, HasSubstr("no GPU: CUDA driver")) << ToString(ran);
+    } else {
+      EXPECT_EQ(ran.exit_code, 0) << name << ToString(ran);
+    }
+    ++programs;
+  }
+  EXPECT_GE(programs, 2);
+  WriteFile(bare.root() + "/tmp/text", std::string(4000, 'm'));
+  const auto trained =
+      bare.Start({"/bundle/bin/muster", "run", "--nproc_per_node=2", "/bundle/bin/muster-train",
+                  "--data=/tmp/text", "--layers=1", "--heads=2", "--width=32", "--context=16",
+                  "--batch_size=2", "--steps=3", "--sample_tokens=0"});
+  EXPECT_EQ(trained.exit_code, 0) << ToString(trained);
+  EXPECT_THAT(trained.out, HasSubstr("step 3/3")) << ToString(trained);
+  const auto refused =
+      bare.Start({"/bundle/bin/muster-train", "--device=cuda", "--data=/tmp/text", "--steps=1"});
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("driver")) << ToString(refused);
+}
 
 TEST(RunAll, InABareRootItFindsPipsLibrariesAndSaysOfEachPartHowItEnded) {
   if (geteuid() != 0) GTEST_SKIP() << "a root directory of its own needs root";
