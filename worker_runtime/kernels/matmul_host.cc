@@ -1,7 +1,7 @@
-// Products in float by oneDNN, kept to the thread of the caller.
+// Products in float and bf16 by oneDNN, kept to the thread of the caller.
 #include "worker_runtime/kernels/matmul.h"
 
-#include <dnnl.h>
+#include <dnnl.hpp>
 
 #include <string>
 #include <vector>
@@ -41,7 +41,71 @@ const char* Why(dnnl_status_t status) {
 
 char Flag(Transpose transpose) { return transpose == Transpose::kYes ? 'T' : 'N'; }
 
+[[noreturn]] void Fail(MatmulShape shape, const char* why) {
+  FatalError("oneDNN cannot multiply matrices of " + std::to_string(shape.m) + " x " +
+             std::to_string(shape.k) + " and " + std::to_string(shape.k) + " x " +
+             std::to_string(shape.n) + ": " + why);
+}
+
+using Number = dnnl::memory::data_type;
+
+dnnl::memory::desc Describe(int64_t rows, int64_t columns, const MatmulOperand<uint16_t>& operand) {
+  const bool is_transposed = operand.transpose == Transpose::kYes;
+  return {{rows, columns},
+          Number::bf16,
+          is_transposed ? dnnl::memory::dims{1, operand.stride}
+                        : dnnl::memory::dims{operand.stride, 1}};
+}
+
+// oneDNN keeps what it made for a shape.
+template <typename T>
+void MultiplyBf16(MatmulShape shape, MatmulOperand<uint16_t> a, MatmulOperand<uint16_t> b,
+                  MatmulResult<T> c) {
+  if (shape.m == 0 || shape.n == 0) return;
+  static const dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
+  const OneThread one_thread;
+  try {
+    dnnl::primitive_attr attributes;
+    if (c.beta != 0) {
+      dnnl::post_ops sum;
+      sum.append_sum(1);
+      attributes.set_post_ops(sum);
+    }
+    const dnnl::memory::desc of_a = Describe(shape.m, shape.k, a),
+                             of_b = Describe(shape.k, shape.n, b);
+    const dnnl::memory::desc of_c({shape.m, shape.n},
+                                  sizeof(T) == sizeof(float) ? Number::f32 : Number::bf16,
+                                  dnnl::memory::dims{c.stride, 1});
+    const dnnl::matmul multiply(
+        dnnl::matmul::primitive_desc(dnnl::matmul::desc(of_a, of_b, of_c), attributes, cpu));
+    dnnl::stream stream(cpu);
+    multiply.execute(stream,
+                     {{DNNL_ARG_SRC, dnnl::memory(of_a, cpu, const_cast<uint16_t*>(a.data))},
+                      {DNNL_ARG_WEIGHTS, dnnl::memory(of_b, cpu, const_cast<uint16_t*>(b.data))},
+                      {DNNL_ARG_DST, dnnl::memory(of_c, cpu, c.data)}});
+    stream.wait();
+  } catch (const dnnl::error& error) {
+    Fail(shape, Why(error.status));
+  }
+}
+
 }  // namespace
+
+bool MultipliesTilesOfBf16() {
+  static const bool does =
+      (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
+  return does;
+}
+
+void Matmul(MatmulShape shape, MatmulOperand<uint16_t> a, MatmulOperand<uint16_t> b,
+            MatmulResult<uint16_t> c) {
+  MultiplyBf16(shape, a, b, c);
+}
+
+void Matmul(MatmulShape shape, MatmulOperand<uint16_t> a, MatmulOperand<uint16_t> b,
+            MatmulResult<float> c) {
+  MultiplyBf16(shape, a, b, c);
+}
 
 void Matmul(MatmulShape shape, float alpha, MatmulOperand<float> a, MatmulOperand<float> b,
             MatmulResult<float> c) {
@@ -50,10 +114,7 @@ void Matmul(MatmulShape shape, float alpha, MatmulOperand<float> a, MatmulOperan
   const dnnl_status_t status =
       dnnl_sgemm(Flag(a.transpose), Flag(b.transpose), shape.m, shape.n, shape.k, alpha, a.data,
                  a.stride, b.data, b.stride, c.beta, c.data, c.stride);
-  if (status == dnnl_success) return;
-  FatalError("oneDNN cannot multiply matrices of " + std::to_string(shape.m) + " x " +
-             std::to_string(shape.k) + " and " + std::to_string(shape.k) + " x " +
-             std::to_string(shape.n) + ": " + Why(status));
+  if (status != dnnl_success) Fail(shape, Why(status));
 }
 
 void Matmul(MatmulShape shape, double alpha, MatmulOperand<double> a, MatmulOperand<double> b,

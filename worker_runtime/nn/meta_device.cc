@@ -74,7 +74,8 @@ struct Wide<kCount> {
   }
 };
 
-// The same kernels, with the memory that they take where they compute in f32.
+// The same kernels, with the memory that they take where they compute in f32. A CPU with products
+// of bf16 takes less.
 template <const Operations& kOf>
 constexpr Operations Widened() {
   Operations wide = kOf;

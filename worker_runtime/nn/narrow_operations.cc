@@ -6,6 +6,7 @@
 
 #include "proto/base/status_macros.h"
 #include "worker_runtime/kernels/cast.h"
+#include "worker_runtime/kernels/matmul.h"
 #include "worker_runtime/nn/kernel_table.h"
 #include "worker_runtime/nn/operations.h"
 
@@ -66,6 +67,24 @@ class Widened {
   std::vector<std::pair<Tensor, Tensor>> results_;
 };
 
+void MultiplyTiles(const Product& product, const Tensor& a, const Tensor& b, const Tensor& c) {
+  const auto operand = [](const Tensor& tensor, bool transposed, int64_t rows, int64_t columns) {
+    return kernels::MatmulOperand<uint16_t>{
+        .data = static_cast<const uint16_t*>(tensor.raw_data()),
+        .stride = transposed ? rows : columns,
+        .transpose = transposed ? kernels::Transpose::kYes : kernels::Transpose::kNo};
+  };
+  const auto into = [&]<typename T>(T* to) {
+    kernels::Matmul(
+        {.m = product.m, .n = product.n, .k = product.k},
+        operand(a, product.transpose_a, product.m, product.k),
+        operand(b, product.transpose_b, product.k, product.n),
+        kernels::MatmulResult<T>{
+            .data = to, .stride = product.n, .beta = static_cast<T>(product.accumulate ? 1 : 0)});
+  };
+  c.dtype() == DType::kF32 ? into(c.data<float>()) : into(static_cast<uint16_t*>(c.raw_data()));
+}
+
 struct NarrowKernels : BytesOfHost {
   static void Fill(Queue& queue, double value, const Tensor& x) {
     Widened wide(queue);
@@ -84,6 +103,10 @@ struct NarrowKernels : BytesOfHost {
 
   static void Multiply(Queue& queue, Product product, const Tensor& a, const Tensor& b,
                        const Tensor& c) {
+    static const bool multiplies_tiles = kernels::MultipliesTilesOfBf16();
+    if (multiplies_tiles && a.dtype() == DType::kBf16 && b.dtype() == DType::kBf16) {
+      return MultiplyTiles(product, a, b, c);
+    }
     Widened wide(queue);
     F32().multiply(queue, product, wide.In(a), wide.In(b), wide.Sum(c, product.accumulate));
   }

@@ -3,6 +3,8 @@
 #include <thread>
 
 #include "tests/unit/worker_runtime/numbers.h"
+#include "worker_runtime/kernels/cast.h"
+#include "worker_runtime/kernels/isa.h"
 #include "worker_runtime/kernels/matmul.h"
 
 extern "C" int omp_get_max_threads();
@@ -120,6 +122,44 @@ TEST(Matmul, HasTheSameBitsWhateverOpenMpIsSetToAndLeavesItAlone) {
   EXPECT_EQ(omp_get_max_threads(), 4);
   omp_set_num_threads(before);
   EXPECT_TRUE(SameBits(actual, expected));
+}
+
+// The numbers of RunMatmul rounded to bf16, with rows as long.
+struct InBf16 {
+  InBf16(const char* name, int64_t stored_rows, int64_t row)
+      : bits(static_cast<size_t>(stored_rows * (row + 3))), wide(bits.size()), stride(row + 3) {
+    const auto numbers = RandomNumbers<float>(static_cast<int64_t>(bits.size()), name);
+    Cast().f32_to_bf16(numbers.data(), bits.data(), static_cast<int64_t>(bits.size()));
+    Cast().bf16_to_f32(bits.data(), wide.data(), static_cast<int64_t>(bits.size()));
+  }
+  std::vector<uint16_t> bits;
+  std::vector<float> wide;
+  int64_t stride;
+};
+
+TEST(Matmul, OfBf16AddsUpInFloatAndRoundsOnce) {
+  if (BestIsa() != Isa::kAvx512) GTEST_SKIP() << "oneDNN has no code for it without AVX-512";
+  for (const Case& c : Cases()) {
+    const auto [m, n, k] = c.shape;
+    const bool ta = c.a == Transpose::kYes, tb = c.b == Transpose::kYes;
+    const InBf16 a("a", ta ? k : m, ta ? m : k), b("b", tb ? n : k, tb ? k : n);
+    const InBf16 before("c", m, n);
+    for (const float beta : {0.0f, 1.0f}) {
+      const int64_t stride = before.stride;
+      std::vector<float> expected = before.wide, sum = before.wide;
+      std::vector<uint16_t> rounded = before.bits;
+      Matmul(c.shape, 1.0f, {a.wide.data(), a.stride, c.a}, {b.wide.data(), b.stride, c.b},
+             MatmulResult<float>{expected.data(), stride, beta});
+      Matmul(c.shape, {a.bits.data(), a.stride, c.a}, {b.bits.data(), b.stride, c.b},
+             MatmulResult<float>{sum.data(), stride, beta});
+      Matmul(c.shape, {a.bits.data(), a.stride, c.a}, {b.bits.data(), b.stride, c.b},
+             MatmulResult<uint16_t>{rounded.data(), stride, static_cast<uint16_t>(beta)});
+      EXPECT_LT(RelativeError(sum, expected), 2e-6) << Describe(c);
+      std::vector<float> narrow(rounded.size());
+      Cast().bf16_to_f32(rounded.data(), narrow.data(), static_cast<int64_t>(rounded.size()));
+      EXPECT_LT(RelativeError(narrow, expected), 1.0 / 256) << Describe(c);
+    }
+  }
 }
 
 TEST(Matmul, HasTheSameBitsInSeveralThreadsAtOnce) {
