@@ -57,9 +57,12 @@ absl::Status CheckHeads(const plan::PlanOptions& options) {
                                                  kCudaWidestHead, "; or train with --device=cpu"));
 }
 
-absl::Status AddGpt(int stages, plan::PlanPageInput& job) {
+absl::Status AddGpt(int stages, const Device* device, plan::PlanPageInput& job) {
   const plan::PlanOptions& options = job.options;
-  const bool on_gpus = options.device != "cpu";
+  const Device& meta =
+      device != nullptr
+          ? device->meta()
+          : engine::MetaDevice(options.device != "cpu", options.cuda_attention, options.plan.mode);
   MUSTER_RETURN_IF_ERROR(CheckHeads(options));
   ParameterStore store(options.dtype);
   MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(options.model, store, options.adapters));
@@ -69,8 +72,7 @@ absl::Status AddGpt(int stages, plan::PlanPageInput& job) {
                           engine::CutModel(store, options.plan, stages, gpt->Units(), sample));
   MUSTER_ASSIGN_OR_RETURN(
       const std::vector<plan::UseTrace> traces,
-      engine::RecordStages(store, options.plan, cut, gpt->Units(), sample,
-                           engine::MetaDevice(on_gpus, options.cuda_attention, options.plan.mode)));
+      engine::RecordStages(store, options.plan, cut, gpt->Units(), sample, meta));
   job.parameters = engine::InfoOf(store);
   job.unit_names = store.unit_names();
   job.stages = engine::StagesOf(store, plan::PlanBlockLayout(job.parameters), cut, traces);
@@ -125,7 +127,7 @@ absl::StatusOr<plan::PlanPageInput> PlanJob(plan::PlanOptions options, const Job
                              .ranks_of_node = of_node,
                              .gpu_bytes = on_gpus ? kCudaWorkspaceBytes : 0,
                              .pinned_bytes_max = on_gpus ? kCudaPinnedBytesMax : 0};
-  MUSTER_RETURN_IF_ERROR(job.options.planned_model.empty() ? AddGpt(stages, job)
+  MUSTER_RETURN_IF_ERROR(job.options.planned_model.empty() ? AddGpt(stages, shape.device, job)
                                                            : AddKnownModel(stages, job));
   MUSTER_RETURN_IF_ERROR(
       plan::CheckSchedule({.plan = job.options.plan,

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "muster/device.h"
 #include "worker_runtime/plan/plan_options.h"
 #include "worker_runtime/plan/plan_page.h"
 
@@ -16,6 +17,8 @@ namespace muster::advice {
 struct JobShape {
   int64_t world_size = 1;
   int64_t ranks_of_node = 0;  // 0: all, or 8 where there are more
+  // That will train, which knows what its libraries work in. Null: one as the options have it.
+  const Device* device = nullptr;
 };
 
 // `options` are finished (plan::FinishPlanOptions); their batch is spread over the ranks here.

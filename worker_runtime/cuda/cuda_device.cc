@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/fatal_error.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/kernels/attention.h"
 #include "worker_runtime/nn/meta_gpu.h"
 #include "worker_runtime/nn/operations.h"
 
@@ -61,10 +62,31 @@ class CudaDevice::DeviceEvent final : public Event {
   const CudaEvent event_;
 };
 
+namespace {
+
+// The library says what it works in, and may compile kernels for that. What it refuses is left to
+// our kernels.
+std::unique_ptr<const Device> MetaOf(const CudaParts& parts) {
+  AttentionLibrary* const library = parts.attention.get();
+  if (library == nullptr) return nullptr;
+  const bool same_bits = parts.attention_same_bits;
+  return MakeMetaOfGpu(
+      same_bits ? GpuAttention::kLibrarySameBits : GpuAttention::kLibrary,
+      [library, same_bits](const kernels::AttentionShape& shape, DType type) -> LibraryBytes {
+        const LibraryAttention attention = {shape, type, same_bits};
+        if (!library->Prepare(attention).ok()) return {};
+        const AttentionWorkspace bytes = library->WorkspaceOf(attention);
+        return {.forward = bytes.forward, .backward = bytes.backward};
+      });
+}
+
+}  // namespace
+
 CudaDevice::CudaDevice(CudaParts parts)
     : parts_(std::move(parts)),
       staging_(std::make_unique<Staging>(*parts_.cuda)),
-      gelu_ways_(parts_.times_gelu ? std::make_unique<GeluWays>() : nullptr) {
+      gelu_ways_(parts_.times_gelu ? std::make_unique<GeluWays>() : nullptr),
+      meta_(MetaOf(parts_)) {
   for (auto& pool : pools_) pool = std::make_unique<TensorPool>(*this);
 }
 
@@ -204,9 +226,7 @@ std::string CudaDevice::notes() const {
 
 const Device& CudaDevice::meta() const {
   if (operations(DType::kF32).head_loss == nullptr) return Device::Meta();
-  if (attention() == nullptr) return MetaOfGpus();
-  return MetaOfGpus(attention_same_bits() ? GpuAttention::kLibrarySameBits
-                                          : GpuAttention::kLibrary);
+  return meta_ == nullptr ? MetaOfGpus() : *meta_;
 }
 
 bool CudaDevice::DoesWithout(const absl::Status& refusal) const {

@@ -97,6 +97,7 @@ class CudaDevice final : public Device {
   size_t shared_bytes_max_ = 0;
   const std::unique_ptr<Staging> staging_;
   const std::unique_ptr<GeluWays> gelu_ways_;
+  const std::unique_ptr<const Device> meta_;  // where attention is a library's
   // For queues that bring no memory.
   std::array<std::unique_ptr<TensorPool>, kNumLanes> pools_;
 

@@ -1,5 +1,7 @@
 // Sizes only: every kernel is counted, none runs.
 #include <algorithm>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "muster/cuda_device.h"
@@ -128,6 +130,33 @@ constexpr Operations kOperations = {.copy = &Count,
                                     .round_by_draws = &Count,
                                     .cross_entropy = &CountCrossEntropy};
 
+class MetaGpu final : public Device {
+ public:
+  explicit MetaGpu(GpuAttention attention, LibraryBytesOf bytes_of = nullptr)
+      : attention_(attention), bytes_of_(std::move(bytes_of)) {}
+
+  absl::string_view name() const override { return "meta cuda"; }
+  bool has_elements() const override { return false; }
+  const Device& meta() const override { return *this; }
+  bool ComputesIn(DType dtype) const override { return CudaComputesIn(dtype); }
+  // As CudaOperations has them.
+  const Operations& operations(DType dtype) const override;
+
+  // The formula, or what the library says where that is more.
+  LibraryBytes BytesOf(const kernels::AttentionShape& shape, DType type) const {
+    const bool same_bits = attention_ == GpuAttention::kLibrarySameBits;
+    LibraryBytes bytes;
+    if (bytes_of_) bytes = bytes_of_(shape, type);
+    bytes.forward = std::max(bytes.forward, kernels::LibraryForwardBytes());
+    bytes.backward = std::max(bytes.backward, kernels::LibraryBackward(shape, same_bits).bytes());
+    return bytes;
+  }
+
+ private:
+  const GpuAttention attention_;
+  const LibraryBytesOf bytes_of_;
+};
+
 // What a GPU's kernels work in.
 struct GpuKernels {
   static constexpr int64_t kFloat = sizeof(float);
@@ -164,18 +193,22 @@ struct GpuKernels {
     Take(queue, DType::kF32, OwnBackward(shape));
     queue.Count();
   }
+  static LibraryBytes LibraryBytesOf(const Queue& queue, const kernels::AttentionShape& shape,
+                                     DType type) {
+    return static_cast<const MetaGpu&>(queue.device()).BytesOf(shape, type);
+  }
   static void LibraryAttentionForward(Queue& queue, kernels::AttentionShape shape,
                                       const Tensor& qkv, const Tensor& out, const Tensor& saved,
                                       const Tensor& scratch) {
-    Take(queue, DType::kF32, kernels::LibraryForwardBytes() / kFloat);
+    const int64_t bytes = LibraryBytesOf(queue, shape, qkv.dtype()).forward;
+    Take(queue, DType::kF32, (bytes + kFloat - 1) / kFloat);
     CountAttention(queue, shape, qkv, out, saved, scratch);
   }
-  template <bool kSameBits>
   static void LibraryAttentionBackward(Queue& queue, kernels::AttentionShape shape,
-                                       Operations::AttentionGradient, const Tensor&,
+                                       Operations::AttentionGradient in, const Tensor&,
                                        const Tensor&) {
-    const int64_t bytes = kernels::LibraryBackward(shape, kSameBits).bytes();
-    Take(queue, DType::kF32, std::max(bytes / kFloat, OwnBackward(shape)));
+    const int64_t bytes = LibraryBytesOf(queue, shape, in.qkv.dtype()).backward;
+    Take(queue, DType::kF32, std::max((bytes + kFloat - 1) / kFloat, OwnBackward(shape)));
     queue.Count();
   }
   static void TreeSum(Queue& queue, const Tensor& values, const Tensor&) {
@@ -218,29 +251,17 @@ constexpr Operations WithGpuKernels() {
   table.head_loss = &GpuKernels::HeadLoss;
   return table;
 }
-constexpr Operations WithAttention(GpuAttention attention, Operations table) {
-  if (attention == GpuAttention::kOwn) return table;
+constexpr Operations WithLibraryAttention(Operations table) {
   table.attention_forward = &GpuKernels::LibraryAttentionForward;
-  table.attention_backward = attention == GpuAttention::kLibrary
-                                 ? &GpuKernels::LibraryAttentionBackward<false>
-                                 : &GpuKernels::LibraryAttentionBackward<true>;
+  table.attention_backward = &GpuKernels::LibraryAttentionBackward;
   return table;
 }
 
-template <GpuAttention kAttention>
-class MetaGpu final : public Device {
- public:
-  absl::string_view name() const override { return "meta cuda"; }
-  bool has_elements() const override { return false; }
-  const Device& meta() const override { return *this; }
-  bool ComputesIn(DType dtype) const override { return CudaComputesIn(dtype); }
-  // As CudaOperations has them.
-  const Operations& operations(DType dtype) const override {
-    static constexpr Operations kNarrow = WithAttention(kAttention, WithGpuKernels());
-    static constexpr Operations kF32 = WithGpuKernels();
-    return dtype == DType::kF32 ? kF32 : kNarrow;
-  }
-};
+const Operations& MetaGpu::operations(DType dtype) const {
+  static constexpr Operations kOwn = WithGpuKernels();
+  static constexpr Operations kByLibrary = WithLibraryAttention(WithGpuKernels());
+  return dtype == DType::kF32 || attention_ == GpuAttention::kOwn ? kOwn : kByLibrary;
+}
 
 class MetaDevice final : public Device {
  public:
@@ -256,9 +277,9 @@ class MetaDevice final : public Device {
 }  // namespace
 
 const Device& MetaOfGpus(GpuAttention attention) {
-  static const MetaGpu<GpuAttention::kOwn> own;
-  static const MetaGpu<GpuAttention::kLibrary> library;
-  static const MetaGpu<GpuAttention::kLibrarySameBits> same_bits;
+  static const MetaGpu own(GpuAttention::kOwn);
+  static const MetaGpu library(GpuAttention::kLibrary);
+  static const MetaGpu same_bits(GpuAttention::kLibrarySameBits);
   switch (attention) {
     case GpuAttention::kOwn:
       return own;
@@ -268,6 +289,10 @@ const Device& MetaOfGpus(GpuAttention attention) {
       return same_bits;
   }
   return own;
+}
+
+std::unique_ptr<const Device> MakeMetaOfGpu(GpuAttention attention, LibraryBytesOf bytes_of) {
+  return std::make_unique<const MetaGpu>(attention, std::move(bytes_of));
 }
 
 const Device& Device::Meta() {

@@ -1,7 +1,13 @@
 // Sizes as a GPU has them.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <memory>
+
 #include "muster/device.h"
+#include "muster/dtype.h"
+#include "worker_runtime/kernels/attention.h"
 
 namespace muster {
 
@@ -12,5 +18,16 @@ enum class GpuAttention { kOwn, kLibrary, kLibrarySameBits };
 // those work in (cuda/cuda_operations.cc). With a library for attention, what either that or our
 // kernels take.
 const Device& MetaOfGpus(GpuAttention attention = GpuAttention::kOwn);
+
+// What a library that is there works in, of which the formula (kernels/library_attention.h) may
+// know too little.
+struct LibraryBytes {
+  int64_t forward = 0;
+  int64_t backward = 0;
+};
+using LibraryBytesOf =
+    std::function<LibraryBytes(const kernels::AttentionShape& shape, DType type)>;
+// `attention` is by a library. Threads: those of `bytes_of`.
+std::unique_ptr<const Device> MakeMetaOfGpu(GpuAttention attention, LibraryBytesOf bytes_of);
 
 }  // namespace muster

@@ -207,14 +207,22 @@ absl::Status Trainer::FitMemory() {
   std::vector<int64_t> least = {OwnMemoryBytes()};
   MUSTER_RETURN_IF_ERROR(world_->AllReduce(BufferOf(least), {.op = ReduceOp::kMin}).Wait());
   const advice::JobShape shape = {.world_size = runtime_.size(),
-                                  .ranks_of_node = runtime_.local_size()};
+                                  .ranks_of_node = runtime_.local_size(),
+                                  .device = so_far_.device.get()};
   plan::PlanOptions limited = options_.plan;
   limited.model = config_;
   limited.plan.memory_bytes_max = std::min(least[0], GatherPlan::kNoLimit);
   MUSTER_ASSIGN_OR_RETURN(const plan::PlanPageInput job, advice::PlanJob(limited, shape));
   MUSTER_RETURN_IF_ERROR(advice::CheckOffload(job));
   options_.plan.plan.gradient_reduction = job.options.plan.gradient_reduction;
-  return advice::CheckFits(job, limited, shape, least[0]);
+  const absl::Status fits = advice::CheckFits(job, limited, shape, least[0]);
+  // Ranks whose libraries work in more may be alone with that.
+  std::vector<int64_t> refusing = {fits.ok() ? 0 : 1};
+  MUSTER_RETURN_IF_ERROR(world_->AllReduce(BufferOf(refusing)).Wait());
+  if (!fits.ok() || refusing[0] == 0) return fits;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the plan does not fit the memory of ", refusing[0],
+      " other ranks, whose messages say what would; their GPUs have another version of cuDNN"));
 }
 
 // Each of these fails on all ranks or on none, so that nobody waits for a rank that has gone.

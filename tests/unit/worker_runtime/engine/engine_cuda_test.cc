@@ -17,6 +17,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/reader_training.h"
 #include "worker_runtime/cuda/make_cuda_device.h"
+#include "worker_runtime/engine/meta_run.h"
 
 namespace muster::testing {
 namespace {
@@ -31,6 +32,7 @@ struct Attention {
   bool by_library = false;
   bool same_bits = false;
   AttentionCalls* calls = nullptr;
+  int64_t more_bytes = 0;  // that the library works in than the formula says
 };
 
 // A device of `cuda`, which outlives it.
@@ -43,9 +45,10 @@ std::unique_ptr<Device> DeviceOf(EmulatedCuda& cuda, CountingCuda** calls = null
       {.cuda = std::move(counting),
        .products = std::make_unique<EmulatedProducts>(epilogues),
        .operations = &CudaOperations,
-       .attention = attention.by_library ? std::make_unique<EmulatedAttention>(
-                                               EmulatedAttention::Options{.calls = attention.calls})
-                                         : nullptr,
+       .attention = attention.by_library
+                        ? std::make_unique<EmulatedAttention>(EmulatedAttention::Options{
+                              .calls = attention.calls, .more_bytes = attention.more_bytes})
+                        : nullptr,
        .attention_must = true,
        .attention_same_bits = attention.same_bits});
 }
@@ -232,6 +235,25 @@ TEST(EngineOnCuda, FitsWhatIsFreeOfTheGpuOrIsRefusedBeforeItTakesAny) {
 
 TEST(EngineOnCuda, RefusesATypeThatAGpuDoesNotComputeInAndNamesThoseThatItDoes) {
   const auto is_refused =
+TEST(EngineOnCuda, PlansWithWhatTheLibraryOfItsDeviceWorksIn) {
+  constexpr int64_t kMore = int64_t{3} << 20;
+  const SmallBatch batch(0, 0);
+  const auto planned = [&](int64_t more_bytes) {
+    EmulatedCuda cuda({.seed = 8});
+    const std::unique_ptr<Device> device = DeviceOf(cuda, nullptr, Epilogues::kInOnePass,
+                                                    {.by_library = true, .more_bytes = more_bytes});
+    ParameterStore store(DType::kBf16);
+    const auto gpt = *Gpt::Create(kSmallGpt, store);
+    const auto trace = engine::RecordUse(
+        store, SmallPlan(SumMode::kFast, 1),
+        [&](Tape& tape) { return gpt->ComputeLoss(tape, batch.tokens(), batch.targets); },
+        device->meta());
+    EXPECT_THAT(trace, IsOk());
+    return trace->peak_bytes;
+  };
+  EXPECT_NEAR(planned(kMore) - planned(0), kMore, 8192);  // what that replaces is smaller
+}
+
       StatusIs(absl::StatusCode::kUnimplemented,
                AllOf(HasSubstr("parameters in f64"), HasSubstr("f32, bf16, f16")));
   EmulatedCuda cuda({.seed = 10});
