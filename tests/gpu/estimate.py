@@ -150,17 +150,15 @@ def terms(gpu, layers, width, batch, attention, padded, llmc=False, micro_batche
     def moved(bytes_per_token, share=SHARE):
         return bytes_per_token / (copy * share)
 
-    # Bytes for each number of a row (cuda_kernels_traffic_test): forward 4, input's gradient with
-    # what it is added to 8, weights' gradient 4.
+    # Bytes for each number of a row (cuda_kernels_traffic_test): forward 4, gradients with what the
+    # input's is added to 8.
     norms = 2 * layers + 1
     if llmc:
-        out['layer norm'] = moved(
-            norms * width * (8 + 8)
-        )  # with the residual; both gradients in one pass
+        out['layer norm'] = moved(norms * width * (8 + 8))  # with the residual
         out['GELU'] = moved(layers * 4 * width * (4 + 6))   # its default
         out['gradients of biases'] = moved(layers * 9 * width * 2, SHARE_COLUMNS)
     else:
-        out['layer norm'] = moved(norms * width * (4 + 8)) + moved(norms * width * 4, SHARE_COLUMNS)
+        out['layer norm'] = moved(norms * width * (4 + 8))
         out['residual, GELU and bias on products\' way'] = (
             moved(layers * width * (2 * 2 + 4 * 2 + 4 * 2), 0.9) / 2
         )
@@ -175,10 +173,8 @@ def terms(gpu, layers, width, batch, attention, padded, llmc=False, micro_batche
     if padded and not llmc:
         out['the table\'s copy'] = moved(4 * PADDED * width) / rows
     out['update'] = moved(parameters * ((28 + 2) if llmc else (30 + 4))) / (rows * micro_batches)
-    tensors = 12 * layers + 4
-    launches = (
-        layers * (12 + 12 if llmc else 12 + 14) + 30 + (16 if llmc else tensors) / micro_batches
-    )
+    updates = 16  # a launch for each tensor of a layer in llm.c, for each bucket in ours
+    launches = layers * (12 + 12) + 30 + updates / micro_batches
     out['between kernels'] = launches * GAP[not llmc] / rows
     return out
 
@@ -200,7 +196,7 @@ def expected_of_kernels(gpu):
     rows, width = 16 * CONTEXT, 768
     of_embedding = 12 * width / embedding_seconds(gpu, width, rows)[1] / copy
     shares = {'AdamW': SHARE, 'norm': SHARE, 'layer norm': SHARE, 'GELU': SHARE,
-              'layer norm, weights\' gradient': SHARE_COLUMNS, 'bias\'s gradient': SHARE_COLUMNS,
+              'bias\'s gradient': SHARE_COLUMNS,
               'cross-entropy': SHARE, 'embedding': SHARE, 'embedding\'s gradients': of_embedding}
     rates = {}
     for attention, name in (('own', 'our attention{}'), ('cudnn', 'attention{} by cuDNN')):

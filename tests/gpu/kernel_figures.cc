@@ -166,8 +166,9 @@ void Update(Figures& figures, const std::string& name, int64_t n) {
   const Array<float> gradient(n), master(n), first(n), second(n);
   const Array<cuda::UpdateDecision> decision(1);
   figures.Memory("AdamW, " + name, 30 * n, [&] {
-    return cuda::AdamWUpdate(nullptr, {}, decision, {gradient, master, first, second, value}, {},
-                             n);
+    const cuda::UpdateRun all = {.end = n};
+    return cuda::AdamWUpdate(nullptr, {&all, 1}, decision, {gradient, master, first, second, value},
+                             {});
   });
   const Array<double> partials(NumNormBlocks(n)), scratch(cuda::TreeScratch(NumNormBlocks(n)) + 1),
       sum(1);
@@ -184,18 +185,16 @@ void Rows(Figures& figures) {
   const RowShape wide = {.rows = shape.rows, .width = 4 * shape.width};
   const int64_t n = shape.rows * shape.width;
   const Array<uint16_t> x(4 * n), y(4 * n), z(4 * n), gamma(shape.width), beta(shape.width);
-  const Array<float> mean(shape.rows), rstd(shape.rows), scratch(cuda::ColumnScratch(wide, 2)),
-      dgamma(shape.width), dbeta(wide.width);
+  const Array<float> mean(shape.rows), rstd(shape.rows),
+      scratch(std::max(cuda::ColumnScratch(wide), cuda::NormScratch(shape))), dgamma(shape.width),
+      dbeta(wide.width);
   const cuda::LayerNormSaved saved = {mean, rstd};
   figures.Memory("layer norm", 2 * 2 * n, [&] {
     return cuda::LayerNormForward<uint16_t>(nullptr, shape, x, {gamma, beta, 1e-5}, y, saved);
   });
-  figures.Memory("layer norm, input's gradient", 2 * 4 * n, [&] {
-    return cuda::LayerNormInputGradient<uint16_t>(nullptr, shape, {x, y, z}, gamma, saved, z);
-  });
-  figures.Memory("layer norm, weights' gradient", 2 * 2 * n, [&] {
-    return cuda::LayerNormWeightGradient<uint16_t, float>(nullptr, shape, {x, y, nullptr}, saved,
-                                                          {dgamma, dbeta, true}, scratch);
+  figures.Memory("layer norm's gradients", 2 * 4 * n, [&] {
+    return cuda::LayerNormBackward<uint16_t, float>(nullptr, shape, {x, y, z}, gamma, saved, z,
+                                                    {dgamma, dbeta, true}, scratch);
   });
   figures.Memory("GELU", 2 * 2 * 4 * n, [&] {
     return cuda::BiasGeluForward<uint16_t>(nullptr, wide, {x, nullptr, nullptr}, y);

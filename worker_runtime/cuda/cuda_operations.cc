@@ -104,15 +104,17 @@ struct BytesOfCuda {
   }
 
   // Masters, moments and their gradients are of f32 under values of any type.
-  static void AdamW(Queue& queue, kernels::AdamWStep step, const Tensor& decision,
-                    Operations::AdamWArrays arrays) {
-    Keep(queue, cuda::AdamWUpdate(StreamOf(queue), {.update = step}, DecisionIn(decision),
+  static cuda::UpdateRuns RunsOf(const Operations::Updates& updates) {
+    return {.runs = updates.runs.data(), .count = updates.runs.size()};
+  }
+  static void AdamW(Queue& queue, Operations::Updates updates, Operations::AdamWArrays arrays) {
+    Keep(queue, cuda::AdamWUpdate(StreamOf(queue), RunsOf(updates), DecisionIn(updates.decisions),
                                   {.gradient = At<float>(arrays.gradient),
                                    .master = At<float>(arrays.value),
                                    .first_moment = At<float>(arrays.first_moment),
                                    .second_moment = At<float>(arrays.second_moment),
                                    .value = At<uint16_t>(arrays.rounded)},
-                                  arrays.draws, arrays.gradient.num_elements()));
+                                  arrays.draws));
   }
 
   static void RoundByDraws(Queue& queue, const Tensor& decision, const Tensor& masters,
@@ -121,13 +123,15 @@ struct BytesOfCuda {
                                    At<uint16_t>(to), draws, masters.num_elements()));
   }
 
-  static void Sgd(Queue& queue, kernels::SgdStep step, const Tensor& decision,
+  static void Sgd(Queue& queue, kernels::SgdStep step, Operations::Updates updates,
                   const Tensor& gradient, const Tensor& value, const Tensor& buffer) {
-    Keep(queue, cuda::SgdUpdate(StreamOf(queue), step, DecisionIn(decision),
-                                {.gradient = At<float>(gradient),
-                                 .value = At<float>(value),
-                                 .buffer = At<float>(buffer)},
-                                gradient.num_elements()));
+    Keep(queue,
+         cuda::SgdUpdate(StreamOf(queue),
+                         {.momentum = static_cast<float>(step.momentum), .nesterov = step.nesterov},
+                         RunsOf(updates), DecisionIn(updates.decisions),
+                         {.gradient = At<float>(gradient),
+                          .value = At<float>(value),
+                          .buffer = At<float>(buffer)}));
   }
 };
 
@@ -246,7 +250,7 @@ struct CudaKernels : BytesOfCuda {
   }
   static void BiasGradient(Queue& queue, const Tensor& dy, const Tensor& dbias, bool accumulate) {
     const kernels::RowShape rows = RowsOf(dy.shape());
-    const Tensor scratch = Scratch(queue, DType::kF32, cuda::ColumnScratch(rows, 1));
+    const Tensor scratch = Scratch(queue, DType::kF32, cuda::ColumnScratch(rows));
     WithGradient<T>(dbias, [&](auto* to) {
       Keep(queue, cuda::BiasGradient(StreamOf(queue), rows, static_cast<const T*>(At<T>(dy)), to,
                                      accumulate, At<float>(scratch)));
@@ -272,25 +276,21 @@ struct CudaKernels : BytesOfCuda {
                     {.gamma = At<T>(in.gamma), .beta = At<T>(beta), .epsilon = epsilon}, At<T>(y),
                     NormSaved(in.saved)));
   }
-  static void LayerNormInput(Queue& queue, Operations::LayerNorm in, const Tensor& dy,
-                             const Tensor& addend, const Tensor& dx) {
-    Keep(queue, cuda::LayerNormInputGradient<T>(
-                    StreamOf(queue), RowsOf(in.x.shape()),
-                    {.x = At<T>(in.x), .dy = At<T>(dy), .addend = At<T>(addend)}, At<T>(in.gamma),
-                    NormSaved(in.saved), At<T>(dx)));
-  }
-  static void LayerNormWeight(Queue& queue, Operations::LayerNorm in, const Tensor& dy,
-                              const Tensor& dgamma, const Tensor& dbeta, bool accumulate) {
-    MUSTER_CHECK(dgamma.dtype() == dbeta.dtype());
+  static void LayerNormBackward(Queue& queue, Operations::LayerNorm in, const Tensor& dy,
+                                Operations::LayerNormGradients to) {
     const kernels::RowShape rows = RowsOf(in.x.shape());
-    const Tensor scratch = Scratch(queue, DType::kF32, cuda::ColumnScratch(rows, 2));
-    WithGradient<T>(dgamma, [&](auto* to) {
-      using G = std::remove_pointer_t<decltype(to)>;
-      Keep(queue,
-           cuda::LayerNormWeightGradient<T, G>(
-               StreamOf(queue), rows, {.x = At<T>(in.x), .dy = At<T>(dy), .addend = nullptr},
-               NormSaved(in.saved), {.dgamma = to, .dbeta = At<G>(dbeta), .accumulate = accumulate},
-               At<float>(scratch)));
+    const bool has_weights = !to.dgamma.empty();
+    MUSTER_CHECK(!has_weights || to.dgamma.dtype() == to.dbeta.dtype());
+    const Tensor scratch =
+        has_weights ? Scratch(queue, DType::kF32, cuda::NormScratch(rows)) : Tensor();
+    WithGradient<T>(to.dgamma, [&](auto* dgamma) {
+      using G = std::remove_pointer_t<decltype(dgamma)>;
+      Keep(queue, cuda::LayerNormBackward<T, G>(
+                      StreamOf(queue), rows,
+                      {.x = At<T>(in.x), .dy = At<T>(dy), .addend = At<T>(to.addend)},
+                      At<T>(in.gamma), NormSaved(in.saved), At<T>(to.dx),
+                      {.dgamma = dgamma, .dbeta = At<G>(to.dbeta), .accumulate = to.accumulate},
+                      At<float>(scratch)));
     });
   }
 

@@ -126,6 +126,8 @@ struct Engine::State {
   absl::Status JudgeScale(bool overflow);
   absl::Status NormError(absl::string_view hint);
   void Update(const plan::Action& action);
+  // Parameters of the blocks that are updated alike.
+  std::vector<kernels::UpdateRun> RunsOf(plan::BlockRange blocks) const;
   // Gives the parameters that this rank owns of a bucket the values of their masters, after so many
   // updates as the decision has counted.
   void RoundMasters(int bucket);

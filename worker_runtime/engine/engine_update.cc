@@ -39,7 +39,7 @@ std::vector<kernels::UpdateSettings> Engine::State::UpdateSettings() const {
                     .beta2 = update.beta2,
                     .epsilon = plan.update.epsilon,
                     .weight_decay = update.weight_decay,
-                    .decays_gradient = plan.update.kind == UpdateRule::Kind::kAdam},
+                    .decays_gradient = plan.update.kind != UpdateRule::Kind::kAdamW},
          .max_norm = plan.max_gradient_norm});
   }
   return settings;
@@ -145,31 +145,37 @@ void Engine::State::Update(const plan::Action& action) {
       plan.update.stochastic_rounding && plan.update.kind != UpdateRule::Kind::kSgd;
   const Tensor rounded = rounds_at_once ? held.Values(action.blocks) : Tensor();
   const Operations& operations = queue.device().operations(masters.dtype());
-  const std::vector<kernels::UpdateSettings> settings = UpdateSettings();
-  held.ForEachPiece(action.blocks, [&](const engine::RankState::Piece& piece) {
-    const int group = group_of_parameter[piece.parameter.index()];
-    const kernels::AdamWStep& as_adamw = settings[group].update;
-    const auto part = [&](const Tensor& all) {
-      return all.empty() ? Tensor() : all.Slice(piece.first_in_blocks, {piece.num_elements});
-    };
-    if (plan.update.kind == UpdateRule::Kind::kSgd) {
-      operations.sgd(queue,
-                     {.learning_rate = as_adamw.learning_rate,
-                      .momentum = plan.update.momentum,
-                      .nesterov = plan.update.nesterov,
-                      .weight_decay = as_adamw.weight_decay},
-                     decision->OfGroup(group), part(gradients), part(masters), part(first));
-      return;
-    }
-    operations.adamw(queue, as_adamw, decision->OfGroup(group),
-                     {.gradient = part(gradients),
-                      .value = part(masters),
-                      .first_moment = part(first),
-                      .second_moment = part(second),
-                      .rounded = part(rounded),
-                      .draws = DrawsFrom(action.blocks.first_element() + piece.first_in_blocks)});
-  });
+  std::vector<kernels::AdamWStep> steps;
+  for (const kernels::UpdateSettings& settings : UpdateSettings()) steps.push_back(settings.update);
+  const std::vector<kernels::UpdateRun> runs = RunsOf(action.blocks);
+  const Tensor decisions = decision->OfGroups();
+  const Operations::Updates updates = {.runs = runs, .steps = steps, .decisions = decisions};
+  if (plan.update.kind == UpdateRule::Kind::kSgd) {
+    operations.sgd(queue, {.momentum = plan.update.momentum, .nesterov = plan.update.nesterov},
+                   updates, gradients, masters, first);
+  } else {
+    operations.adamw(queue, updates,
+                     {.gradient = gradients,
+                      .value = masters,
+                      .first_moment = first,
+                      .second_moment = second,
+                      .rounded = rounded,
+                      .draws = DrawsFrom(action.blocks.first_element())});
+  }
   if (!rounds_at_once) RoundMasters(action.bucket);
+}
+
+// What lies between parameters is zero and stays so, whichever run has it.
+std::vector<kernels::UpdateRun> Engine::State::RunsOf(plan::BlockRange blocks) const {
+  std::vector<kernels::UpdateRun> runs;
+  held.ForEachPiece(blocks, [&](const engine::RankState::Piece& piece) {
+    const int group = group_of_parameter[piece.parameter.index()];
+    if (!runs.empty()) runs.back().end = piece.first_in_blocks;
+    if (runs.empty() || runs.back().group != group) runs.push_back({.group = group});
+    runs.back().end = piece.first_in_blocks + piece.num_elements;
+  });
+  if (!runs.empty()) runs.back().end = blocks.num_elements();
+  return runs;
 }
 
 void Engine::State::RoundMasters(int bucket) {
@@ -180,7 +186,7 @@ void Engine::State::RoundMasters(int bucket) {
   const Operations& operations = queue.device().operations(masters.dtype());
   if (!plan.update.stochastic_rounding) return operations.cast(queue, masters, values);
   // Every group has counted the same updates.
-  operations.round_by_draws(queue, decision->OfGroup(0), masters, DrawsFrom(owned.first_element()),
+  operations.round_by_draws(queue, decision->OfGroups(), masters, DrawsFrom(owned.first_element()),
                             values);
 }
 

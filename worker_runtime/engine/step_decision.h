@@ -39,13 +39,15 @@ class StepDecision {
   Tensor loss() const { return Part(kLoss, DType::kF64, 2); }
   // `settings` by group; `squares`: parts of the sum over the whole gradient.
   void Decide(absl::Span<const kernels::UpdateSettings> settings, const Tensor& squares);
-  // For the kernels of the update.
-  Tensor OfGroup(int group) const { return memory_.Slice(kFirst + group * kEach, {kEach}); }
+  // For the kernels of the update, one group behind the other.
+  Tensor OfGroups() const { return memory_.Slice(kFirst, {num_groups_ * kEach}); }
 
   // Waits until it is decided. Errors: the device's.
   absl::StatusOr<StepRecord> Read() const;
 
  private:
+  Tensor OfGroup(int group) const { return memory_.Slice(kFirst + group * kEach, {kEach}); }
+
   // Places in memory_, in bytes. What the record has comes first.
   static constexpr int64_t kLoss = 0;
   static constexpr int64_t kLossScale = 16;

@@ -1,9 +1,10 @@
-// AdamW and Adam in one pass, after one thread has decided how.
+// AdamW and Adam in one pass over all groups, after one thread has decided how.
 #include "worker_runtime/kernels/adamw.h"
 
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/device_numbers.h"
 #include "worker_runtime/kernels/device_rounding.h"
+#include "worker_runtime/kernels/device_runs.h"
 
 namespace muster::kernels::cuda {
 namespace {
@@ -44,19 +45,23 @@ __global__ void DecideKernel(UpdateSettings settings, GradientTotals totals,
   decision->root = static_cast<float>(1 / sqrt(1 - Power(update.beta2, t)));
   decision->keep =
       static_cast<float>(update.decays_gradient ? 1 : 1 - learning_rate * update.weight_decay);
+  decision->beta1 = static_cast<float>(update.beta1);
+  decision->rest1 = static_cast<float>(1 - update.beta1);
+  decision->beta2 = static_cast<float>(update.beta2);
+  decision->rest2 = static_cast<float>(1 - update.beta2);
+  decision->epsilon = static_cast<float>(update.epsilon);
+  decision->decay = static_cast<float>(update.decays_gradient ? update.weight_decay : 0.0);
 }
 
-__global__ void UpdateKernel(AdamWStep update, const UpdateDecision* decision, AdamWArrays arrays,
-                             RoundingDraws draws, int64_t n) {
+__global__ void UpdateKernel(const RunsAtOnce runs, const UpdateDecision* decisions,
+                             AdamWArrays arrays, RoundingDraws draws, int64_t n) {
   const int64_t first = GlobalThread() * kPerThread;
-  if (first >= n || decision->skipped == 1) return;
-  const auto beta1 = static_cast<float>(update.beta1);
-  const auto rest1 = static_cast<float>(1 - update.beta1);
-  const auto beta2 = static_cast<float>(update.beta2);
-  const auto rest2 = static_cast<float>(1 - update.beta2);
-  const auto epsilon = static_cast<float>(update.epsilon);
-  const float keep = decision->keep;
-  const auto decay = static_cast<float>(update.decays_gradient ? update.weight_decay : 0.0);
+  if (first >= n) return;
+  const UpdateDecision* const decision = decisions + GroupOf(runs, first);
+  if (decision->skipped == 1) return;
+  const float beta1 = decision->beta1, rest1 = decision->rest1;
+  const float beta2 = decision->beta2, rest2 = decision->rest2;
+  const float epsilon = decision->epsilon, decay = decision->decay, keep = decision->keep;
   const auto scale = static_cast<float>(decision->gradient_scale);
   float gradient[kPerThread], m[kPerThread], v[kPerThread], master[kPerThread];
   LoadUpTo(arrays.gradient, first, n, gradient);
@@ -85,12 +90,19 @@ LaunchError DecideUpdate(StreamHandle stream, const UpdateSettings& settings, Gr
                       totals, decision);
 }
 
-LaunchError AdamWUpdate(StreamHandle stream, const UpdateSettings& settings,
-                        const UpdateDecision* decision, AdamWArrays arrays, RoundingDraws draws,
-                        int64_t n) {
-  return simt::Launch(&UpdateKernel,
-                      {.blocks = BlocksFor(n, kThreads * kPerThread), .threads = kThreads}, stream,
-                      settings.update, decision, arrays, draws, n);
+LaunchError AdamWUpdate(StreamHandle stream, UpdateRuns runs, const UpdateDecision* decisions,
+                        AdamWArrays arrays, RoundingDraws draws) {
+  return ForRunsAtOnce(runs, [&](int64_t begin, const RunsAtOnce& some, int64_t n) {
+    RoundingDraws from = draws;
+    from.first_element += begin;
+    const auto at = [begin](auto* array) { return array == nullptr ? nullptr : array + begin; };
+    return simt::Launch(&UpdateKernel,
+                        {.blocks = BlocksFor(n, kThreads * kPerThread), .threads = kThreads},
+                        stream, some, decisions,
+                        AdamWArrays{at(arrays.gradient), at(arrays.master), at(arrays.first_moment),
+                                    at(arrays.second_moment), at(arrays.value)},
+                        from, n);
+  });
 }
 
 }  // namespace muster::kernels::cuda

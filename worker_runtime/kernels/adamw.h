@@ -1,9 +1,12 @@
 // The updates of AdamW and Adam.
 //
-//   g = gradient_scale * gradient                                             [Adam: + weight_decay
-//   * p] m = beta1 * m + (1 - beta1) * g,   v = beta2 * v + (1 - beta2) * g^2 p = p * (1 - lr *
-//   weight_decay) - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-//       [Adam: p alone]
+//   g = gradient_scale * gradient [+ weight_decay * p]
+//   m = beta1 * m + (1 - beta1) * g
+//   v = beta2 * v + (1 - beta2) * g^2
+//   d = m / (1 - beta1^t) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+//   p = p [* (1 - lr * weight_decay)] - lr * d
+//
+// Adam has the first of the brackets, AdamW the second.
 //
 // Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, algorithm 2, with
 // the decay scaled by lr alone, as PyTorch's AdamW does; Kingma and Ba, "Adam", 2015, algorithm 1.

@@ -21,9 +21,8 @@ __global__ void FillKernel(RowShape shape, const T* bias, const T* residual, T* 
 
 template <typename T>
 __global__ void GradientStripKernel(RowShape shape, const T* dy, float* partials) {
-  SumStrip<1>(shape, partials, [&](int64_t row, int64_t column, float(&out)[1]) {
-    out[0] = ToFloat(dy[row * shape.width + column]);
-  });
+  SumStrip(shape, partials,
+           [&](int64_t row, int64_t column) { return ToFloat(dy[row * shape.width + column]); });
 }
 
 }  // namespace
@@ -40,9 +39,10 @@ template <typename T, typename G>
 LaunchError BiasGradient(StreamHandle stream, RowShape shape, const T* dy, G* dbias,
                          bool accumulate, float* scratch) {
   const LaunchError error =
-      simt::Launch(&GradientStripKernel<T>, StripLaunch<1>(shape), stream, shape, dy, scratch);
+      simt::Launch(&GradientStripKernel<T>, StripLaunch(shape), stream, shape, dy, scratch);
   if (error != nullptr) return error;
-  return AddStrips<G, 1>(stream, shape, scratch, {.to = {dbias}, .accumulate = accumulate});
+  return AddStrips<G, 1>(stream, {.rows = StripsOf(shape, kStripRows), .width = shape.width},
+                         scratch, {.to = {dbias}, .accumulate = accumulate});
 }
 
 template LaunchError BiasFill(StreamHandle, RowShape, const float*, const float*, float*);

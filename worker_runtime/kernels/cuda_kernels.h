@@ -84,32 +84,44 @@ struct LayerNormUpstream {
   const T* dy;
   const T* addend;
 };
-template <typename T>
-LaunchError LayerNormInputGradient(StreamHandle stream, RowShape shape, LayerNormUpstream<T> in,
-                                   const T* gamma, LayerNormSaved saved, T* dx);
 
-// Sums over rows go in strips of this many rows, whose sums are then added in order.
+// Sums over rows go in strips of so many rows, whose sums are then added.
 inline constexpr int64_t kStripRows = 256;
-// Floats of scratch for `arrays` sums over rows at a time.
-constexpr int64_t ColumnScratch(RowShape shape, int arrays) {
-  return (shape.rows + kStripRows - 1) / kStripRows * arrays * shape.width;
+constexpr int64_t StripsOf(RowShape shape, int64_t strip_rows) {
+  return (shape.rows + strip_rows - 1) / strip_rows;
+}
+// Floats of scratch for a sum over rows.
+constexpr int64_t ColumnScratch(RowShape shape) {
+  return StripsOf(shape, kStripRows) * shape.width;
 }
 
-// dgamma, dbeta [+]= …; scratch [ColumnScratch(shape, 2)].
+// Strips of a layer norm have fewer rows: a block has them whole.
+constexpr int64_t NormStripRows(RowShape shape) {
+  constexpr int64_t kStrips = 1024, kFewest = 16, kMultiple = 4;
+  const int64_t rows = (shape.rows + kStrips - 1) / kStrips;
+  return rows <= kFewest ? kFewest : (rows + kMultiple - 1) / kMultiple * kMultiple;
+}
+constexpr int64_t NormScratch(RowShape shape) {
+  return 2 * StripsOf(shape, NormStripRows(shape)) * shape.width;
+}
+// dgamma, dbeta [+]= …; `dgamma` may be null: then neither is wanted.
 template <typename G>
 struct LayerNormWeights {
   G* dgamma;
   G* dbeta;
   bool accumulate;
 };
+// One pass over x and dy for all that is wanted; `dx` may be null. What is computed has the same
+// bits whether the rest is or not. scratch [NormScratch(shape)], for the weights.
 template <typename T, typename G = T>
-LaunchError LayerNormWeightGradient(StreamHandle stream, RowShape shape, LayerNormUpstream<T> in,
-                                    LayerNormSaved saved, LayerNormWeights<G> to, float* scratch);
+LaunchError LayerNormBackward(StreamHandle stream, RowShape shape, LayerNormUpstream<T> in,
+                              const T* gamma, LayerNormSaved saved, T* dx, LayerNormWeights<G> to,
+                              float* scratch);
 
 // y = bias in every row [+ residual]; either may be null.
 template <typename T>
 LaunchError BiasFill(StreamHandle stream, RowShape shape, const T* bias, const T* residual, T* y);
-// dbias [+]= the sum of dy over rows; scratch [ColumnScratch(shape, 1)].
+// dbias [+]= the sum of dy over rows; scratch [ColumnScratch(shape)].
 template <typename T, typename G>
 LaunchError BiasGradient(StreamHandle stream, RowShape shape, const T* dy, G* dbias,
                          bool accumulate, float* scratch);
@@ -195,6 +207,7 @@ LaunchError TreeSum(StreamHandle stream, const double* values, int64_t n, double
 using kernels::GradientTotals;
 using kernels::RoundingDraws;
 using kernels::UpdateDecision;
+using kernels::UpdateRun;
 using kernels::UpdateSettings;
 
 // From the last decision to this one (update_decision.h).
@@ -209,23 +222,31 @@ struct AdamWArrays {
   float* second_moment;
   uint16_t* value;  // follows the masters by draws (rounding.h); null: the masters are all there is
 };
-// One pass over parameters of one group: the bits of adamw.h in float.
-LaunchError AdamWUpdate(StreamHandle stream, const UpdateSettings& settings,
-                        const UpdateDecision* decision, AdamWArrays arrays, RoundingDraws draws,
-                        int64_t n);
+// The arrays' runs, of the host's memory; n is the end of the last.
+struct UpdateRuns {
+  const UpdateRun* runs;
+  size_t count;
+};
+// One pass over parameters of all groups, whose decisions follow each other: the bits of adamw.h in
+// float. A launch for each hundred runs or so.
+LaunchError AdamWUpdate(StreamHandle stream, UpdateRuns runs, const UpdateDecision* decisions,
+                        AdamWArrays arrays, RoundingDraws draws);
 
 // value [n] as it follows `master` [n] after the update that was decided last.
 LaunchError RoundByDraws(StreamHandle stream, const UpdateDecision* decision, const float* master,
                          uint16_t* value, RoundingDraws draws, int64_t n);
 
-// The same for sgd.h: the decision's `gradient_scale` is used, and nothing is done if it is to
-// skip.
+// The same for sgd.h.
 struct SgdArrays {
   const float* gradient;
   float* value;
   float* buffer;  // null without momentum
 };
-LaunchError SgdUpdate(StreamHandle stream, const SgdStep& step, const UpdateDecision* decision,
-                      SgdArrays arrays, int64_t n);
+struct SgdMomentum {
+  float momentum = 0;
+  bool nesterov = false;
+};
+LaunchError SgdUpdate(StreamHandle stream, SgdMomentum with, UpdateRuns runs,
+                      const UpdateDecision* decisions, SgdArrays arrays);
 
 }  // namespace muster::kernels::cuda

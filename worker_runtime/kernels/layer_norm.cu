@@ -55,11 +55,10 @@ __global__ void ForwardKernel(RowShape shape, const T* x, LayerNormAffine<T> aff
   });
 }
 
+// The gradient of one row's input, by a warp.
 template <typename T, int kCount>
-__global__ void InputGradientKernel(RowShape shape, LayerNormUpstream<T> in, const T* gamma,
-                                    LayerNormSaved saved, T* dx) {
-  const int64_t row = RowOfWarp();
-  if (row >= shape.rows) return;
+__device__ void InputRow(RowShape shape, LayerNormUpstream<T> in, const T* gamma,
+                         LayerNormSaved saved, T* dx, int64_t row) {
   const int64_t base = row * shape.width;
   const float mean = saved.mean[row];
   const float rstd = saved.rstd[row];
@@ -90,15 +89,70 @@ __global__ void InputGradientKernel(RowShape shape, LayerNormUpstream<T> in, con
   });
 }
 
-template <typename T>
-__global__ void WeightStripKernel(RowShape shape, LayerNormUpstream<T> in, LayerNormSaved saved,
-                                  float* partials) {
-  SumStrip<2>(shape, partials, [&](int64_t row, int64_t column, float(&out)[2]) {
-    const int64_t at = row * shape.width + column;
-    const float dy = ToFloat(in.dy[at]);
-    out[0] = dy * ((ToFloat(in.x[at]) - saved.mean[row]) * saved.rstd[row]);
-    out[1] = dy;
-  });
+template <typename T, int kCount>
+__global__ void InputGradientKernel(RowShape shape, LayerNormUpstream<T> in, const T* gamma,
+                                    LayerNormSaved saved, T* dx) {
+  const int64_t row = RowOfWarp();
+  if (row < shape.rows) InputRow<T, kCount>(shape, in, gamma, saved, dx, row);
+}
+
+// Adds rows [first, last) to the sums of kCount columns from `column` on.
+template <typename T, int kCount>
+__device__ void AddRows(RowShape shape, LayerNormUpstream<T> in, LayerNormSaved saved,
+                        int64_t column, int64_t first, int64_t last, float (&dgamma)[kCount],
+                        float (&dbeta)[kCount]) {
+  for (int64_t row = first; row < last; ++row) {
+    float x[kCount], dy[kCount];
+    Load(in.x + row * shape.width + column, x);
+    Load(in.dy + row * shape.width + column, dy);
+    const float mean = saved.mean[row], rstd = saved.rstd[row];
+    for (int k = 0; k < kCount; ++k) {
+      dgamma[k] = fmaf(dy[k], (x[k] - mean) * rstd, dgamma[k]);
+      dbeta[k] += dy[k];
+    }
+  }
+}
+
+// Columns whose sums a block holds.
+constexpr int64_t kColumnsOfBlock = 4096;
+
+// A block has a strip of rows, for which it computes the input's gradient, if wanted, and the sums
+// of its columns: a row for each warp, then those rows, which the cache still has, for the columns
+// of each thread. partials [strips, 2, width].
+template <typename T, int kCount>
+__global__ void StripKernel(RowShape shape, LayerNormUpstream<T> in, const T* gamma,
+                            LayerNormSaved saved, T* dx, int64_t strip_rows, float* partials) {
+  auto* const sums = static_cast<float*>(simt::SharedMemory());  // [2, columns]
+  const int64_t begin = static_cast<int64_t>(blockIdx.y) * kColumnsOfBlock;
+  const int64_t left = shape.width - begin;
+  const int64_t columns = left < kColumnsOfBlock ? left : kColumnsOfBlock;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * strip_rows;
+  const int64_t last = first + strip_rows < shape.rows ? first + strip_rows : shape.rows;
+  for (int64_t row = first; row < last; row += kWarps) {
+    const int64_t own = row + simt::Warp();
+    if (dx != nullptr && begin == 0 && own < last) {
+      InputRow<T, kCount>(shape, in, gamma, saved, dx, own);
+    }
+    const int64_t end = row + kWarps < last ? row + kWarps : last;
+    for (int64_t i = threadIdx.x * kCount; i < columns; i += kThreads * kCount) {
+      float dgamma[kCount] = {}, dbeta[kCount] = {};
+      if (row != first) {
+        Load(sums + i, dgamma);
+        Load(sums + columns + i, dbeta);
+      }
+      AddRows<T, kCount>(shape, in, saved, begin + i, row, end, dgamma, dbeta);
+      Store(dgamma, sums + i);
+      Store(dbeta, sums + columns + i);
+    }
+  }
+  float* const to = partials + static_cast<int64_t>(blockIdx.x) * 2 * shape.width + begin;
+  for (int64_t i = threadIdx.x * kCount; i < columns; i += kThreads * kCount) {
+    float sum[kCount];
+    Load(sums + i, sum);
+    Store(sum, to + i);
+    Load(sums + columns + i, sum);
+    Store(sum, to + shape.width + i);
+  }
 }
 
 LaunchShape PerWarp(RowShape shape) {
@@ -116,22 +170,28 @@ LaunchError LayerNormForward(StreamHandle stream, RowShape shape, const T* x,
   });
 }
 
-template <typename T>
-LaunchError LayerNormInputGradient(StreamHandle stream, RowShape shape, LayerNormUpstream<T> in,
-                                   const T* gamma, LayerNormSaved saved, T* dx) {
-  return ForWidth<T>(shape.width, [&](auto count) {
-    return simt::Launch(&InputGradientKernel<T, count()>, PerWarp(shape), stream, shape, in, gamma,
-                        saved, dx);
-  });
-}
-
 template <typename T, typename G>
-LaunchError LayerNormWeightGradient(StreamHandle stream, RowShape shape, LayerNormUpstream<T> in,
-                                    LayerNormSaved saved, LayerNormWeights<G> to, float* scratch) {
-  const LaunchError error =
-      simt::Launch(&WeightStripKernel<T>, StripLaunch<2>(shape), stream, shape, in, saved, scratch);
+LaunchError LayerNormBackward(StreamHandle stream, RowShape shape, LayerNormUpstream<T> in,
+                              const T* gamma, LayerNormSaved saved, T* dx, LayerNormWeights<G> to,
+                              float* scratch) {
+  if (to.dgamma == nullptr) {
+    return ForWidth<T>(shape.width, [&](auto count) {
+      return simt::Launch(&InputGradientKernel<T, count()>, PerWarp(shape), stream, shape, in,
+                          gamma, saved, dx);
+    });
+  }
+  const int64_t strip_rows = NormStripRows(shape), strips = StripsOf(shape, strip_rows);
+  const int64_t columns = shape.width < kColumnsOfBlock ? shape.width : kColumnsOfBlock;
+  const LaunchError error = ForWidth<T>(shape.width, [&](auto count) {
+    return simt::Launch(&StripKernel<T, count()>,
+                        {.blocks = strips,
+                         .blocks_y = BlocksFor(shape.width, kColumnsOfBlock),
+                         .threads = kThreads,
+                         .shared_bytes = 2 * sizeof(float) * static_cast<size_t>(columns)},
+                        stream, shape, in, gamma, saved, dx, strip_rows, scratch);
+  });
   if (error != nullptr) return error;
-  return AddStrips<G, 2>(stream, shape, scratch,
+  return AddStrips<G, 2>(stream, {.rows = strips, .width = shape.width}, scratch,
                          {.to = {to.dgamma, to.dbeta}, .accumulate = to.accumulate});
 }
 
@@ -141,21 +201,18 @@ template LaunchError LayerNormForward(StreamHandle, RowShape, const uint16_t*,
                                       LayerNormAffine<uint16_t>, uint16_t*, LayerNormSaved);
 template LaunchError LayerNormForward(StreamHandle, RowShape, const Half*, LayerNormAffine<Half>,
                                       Half*, LayerNormSaved);
-template LaunchError LayerNormInputGradient(StreamHandle, RowShape, LayerNormUpstream<float>,
-                                            const float*, LayerNormSaved, float*);
-template LaunchError LayerNormInputGradient(StreamHandle, RowShape, LayerNormUpstream<uint16_t>,
-                                            const uint16_t*, LayerNormSaved, uint16_t*);
-template LaunchError LayerNormInputGradient(StreamHandle, RowShape, LayerNormUpstream<Half>,
-                                            const Half*, LayerNormSaved, Half*);
-template LaunchError LayerNormWeightGradient(StreamHandle, RowShape, LayerNormUpstream<float>,
-                                             LayerNormSaved, LayerNormWeights<float>, float*);
-template LaunchError LayerNormWeightGradient(StreamHandle, RowShape, LayerNormUpstream<uint16_t>,
-                                             LayerNormSaved, LayerNormWeights<uint16_t>, float*);
-template LaunchError LayerNormWeightGradient(StreamHandle, RowShape, LayerNormUpstream<Half>,
-                                             LayerNormSaved, LayerNormWeights<Half>, float*);
-template LaunchError LayerNormWeightGradient(StreamHandle, RowShape, LayerNormUpstream<uint16_t>,
-                                             LayerNormSaved, LayerNormWeights<float>, float*);
-template LaunchError LayerNormWeightGradient(StreamHandle, RowShape, LayerNormUpstream<Half>,
-                                             LayerNormSaved, LayerNormWeights<float>, float*);
+template LaunchError LayerNormBackward(StreamHandle, RowShape, LayerNormUpstream<float>,
+                                       const float*, LayerNormSaved, float*,
+                                       LayerNormWeights<float>, float*);
+template LaunchError LayerNormBackward(StreamHandle, RowShape, LayerNormUpstream<uint16_t>,
+                                       const uint16_t*, LayerNormSaved, uint16_t*,
+                                       LayerNormWeights<uint16_t>, float*);
+template LaunchError LayerNormBackward(StreamHandle, RowShape, LayerNormUpstream<Half>, const Half*,
+                                       LayerNormSaved, Half*, LayerNormWeights<Half>, float*);
+template LaunchError LayerNormBackward(StreamHandle, RowShape, LayerNormUpstream<uint16_t>,
+                                       const uint16_t*, LayerNormSaved, uint16_t*,
+                                       LayerNormWeights<float>, float*);
+template LaunchError LayerNormBackward(StreamHandle, RowShape, LayerNormUpstream<Half>, const Half*,
+                                       LayerNormSaved, Half*, LayerNormWeights<float>, float*);
 
 }  // namespace muster::kernels::cuda

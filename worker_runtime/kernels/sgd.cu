@@ -3,6 +3,7 @@
 
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/device_numbers.h"
+#include "worker_runtime/kernels/device_runs.h"
 
 namespace muster::kernels::cuda {
 namespace {
@@ -10,13 +11,14 @@ namespace {
 constexpr int kCount = kVector<float>;
 
 // The bits of the host twin: the same roundings in the same order.
-__global__ void UpdateKernel(SgdStep step, const UpdateDecision* decision, SgdArrays arrays,
-                             int64_t n) {
+__global__ void UpdateKernel(SgdMomentum with, const RunsAtOnce runs,
+                             const UpdateDecision* decisions, SgdArrays arrays, int64_t n) {
   const int64_t first = GlobalThread() * kCount;
-  if (first >= n || decision->skipped == 1) return;
+  if (first >= n) return;
+  const UpdateDecision* const decision = decisions + GroupOf(runs, first);
+  if (decision->skipped == 1) return;
   const auto scale = static_cast<float>(decision->gradient_scale);
-  const auto decay = static_cast<float>(step.weight_decay);
-  const auto momentum = static_cast<float>(step.momentum);
+  const float decay = decision->decay, momentum = with.momentum;
   const auto rate = static_cast<float>(-decision->learning_rate);
   float gradient[kCount], value[kCount], buffer[kCount] = {};
   LoadUpTo(arrays.gradient, first, n, gradient);
@@ -27,7 +29,7 @@ __global__ void UpdateKernel(SgdStep step, const UpdateDecision* decision, SgdAr
     buffer[i] = fmaf(momentum, buffer[i], g);
     float direction = g;
     if (arrays.buffer != nullptr) {
-      direction = step.nesterov ? fmaf(momentum, buffer[i], g) : buffer[i];
+      direction = with.nesterov ? fmaf(momentum, buffer[i], g) : buffer[i];
     }
     value[i] = fmaf(rate, direction, value[i]);
   }
@@ -37,11 +39,15 @@ __global__ void UpdateKernel(SgdStep step, const UpdateDecision* decision, SgdAr
 
 }  // namespace
 
-LaunchError SgdUpdate(StreamHandle stream, const SgdStep& step, const UpdateDecision* decision,
-                      SgdArrays arrays, int64_t n) {
-  return simt::Launch(&UpdateKernel,
-                      {.blocks = BlocksFor(n, kThreads * kCount), .threads = kThreads}, stream,
-                      step, decision, arrays, n);
+LaunchError SgdUpdate(StreamHandle stream, SgdMomentum with, UpdateRuns runs,
+                      const UpdateDecision* decisions, SgdArrays arrays) {
+  return ForRunsAtOnce(runs, [&](int64_t begin, const RunsAtOnce& some, int64_t n) {
+    const auto at = [begin](auto* array) { return array == nullptr ? nullptr : array + begin; };
+    return simt::Launch(&UpdateKernel,
+                        {.blocks = BlocksFor(n, kThreads * kCount), .threads = kThreads}, stream,
+                        with, some, decisions,
+                        SgdArrays{at(arrays.gradient), at(arrays.value), at(arrays.buffer)}, n);
+  });
 }
 
 }  // namespace muster::kernels::cuda

@@ -1,9 +1,8 @@
 // The update of stochastic gradient descent.
 //
 //   g = gradient_scale * gradient + weight_decay * p
-//   b = momentum * b + g                                                      [without momentum: b
-//   = g] p = p - lr * b                                             [Nesterov: p - lr * (g +
-//   momentum * b)]
+//   b = momentum * b + g              (without momentum: g)
+//   p = p - lr * b                    (Nesterov: p - lr * (g + momentum * b))
 //
 // Source: torch.optim.SGD, without dampening, whose first step is b = g; Sutskever et al., "On the
 // importance of initialization and momentum in deep learning", 2013, in PyTorch's form.

@@ -21,10 +21,22 @@ struct UpdateDecision {
   int64_t updates = 0;  // that were taken, this one included: t of adamw.h
   double learning_rate = 0;  // of this update
 
-  // Factors of AdamW (adamw.h) on a device, rounded once.
+  // Factors on a device, rounded once: of adamw.h, and the weight decay that goes into a gradient.
   float rate = 0;
   float root = 0;
   float keep = 1;  // of a value that decays
+  float beta1 = 0;
+  float rest1 = 1;  // 1 - beta1
+  float beta2 = 0;
+  float rest2 = 1;
+  float epsilon = 0;
+  float decay = 0;
+};
+
+// Parameters that are updated alike, of a flat array: those behind the run before, up to `end`.
+struct UpdateRun {
+  int64_t end = 0;  // multiple of kElementsPerDraw, but of the last run
+  int32_t group = 0;
 };
 
 // `step` and `gradient_scale` of `update` are the decision's to find, and `learning_rate` is its

@@ -71,17 +71,18 @@ struct HostKernels : BytesOfHost {
         {.gamma = in.gamma.data<T>(), .beta = beta.data<T>(), .epsilon = epsilon}, y.data<T>(),
         NormSaved(in.saved));
   }
-  static void LayerNormInput(Queue&, Operations::LayerNorm in, const Tensor& dy,
-                             const Tensor& addend, const Tensor& dx) {
-    kernels::LayerNorm<T>().input_gradient(RowsOf(in.x.shape()), in.x.data<T>(), dy.data<T>(),
-                                           in.gamma.data<T>(), NormSaved(in.saved),
-                                           OrNull<T>(addend), dx.data<T>());
-  }
-  static void LayerNormWeight(Queue&, Operations::LayerNorm in, const Tensor& dy,
-                              const Tensor& dgamma, const Tensor& dbeta, bool accumulate) {
+  static void LayerNormBackward(Queue&, Operations::LayerNorm in, const Tensor& dy,
+                                Operations::LayerNormGradients to) {
+    const kernels::RowShape rows = RowsOf(in.x.shape());
+    if (!to.dx.empty()) {
+      kernels::LayerNorm<T>().input_gradient(rows, in.x.data<T>(), dy.data<T>(), in.gamma.data<T>(),
+                                             NormSaved(in.saved), OrNull<T>(to.addend),
+                                             to.dx.data<T>());
+    }
+    if (to.dgamma.empty()) return;
     kernels::LayerNorm<T>().weight_gradient(
-        RowsOf(in.x.shape()), in.x.data<T>(), dy.data<T>(), NormSaved(in.saved),
-        {.dgamma = dgamma.data<T>(), .dbeta = dbeta.data<T>(), .accumulate = accumulate});
+        rows, in.x.data<T>(), dy.data<T>(), NormSaved(in.saved),
+        {.dgamma = to.dgamma.data<T>(), .dbeta = to.dbeta.data<T>(), .accumulate = to.accumulate});
   }
 
   static void EmbeddingForward(Queue&, kernels::EmbeddingShape shape, const int32_t* tokens,
@@ -119,30 +120,46 @@ struct HostKernels : BytesOfHost {
     MUSTER_CHECK(partials.num_elements() == kernels::NumNormBlocks(x.num_elements()));
     kernels::SumOfSquares<T>().blocks(x.data<T>(), x.num_elements(), partials.data<double>());
   }
-  static void AdamW(Queue& queue, kernels::AdamWStep step, const Tensor& decision,
-                    Operations::AdamWArrays arrays) {
-    const kernels::UpdateDecision& decided = *DecisionIn(decision);
-    if (decided.skipped != 0) return;
-    step.learning_rate = decided.learning_rate;
-    step.gradient_scale = decided.gradient_scale;
-    step.step = decided.updates;
-    kernels::AdamW<T>().update(step, arrays.gradient.data<T>(),
-                               {.value = arrays.value.data<T>(),
-                                .first_moment = arrays.first_moment.data<T>(),
-                                .second_moment = arrays.second_moment.data<T>()},
-                               arrays.gradient.num_elements());
-    if (arrays.rounded.empty()) return;
-    RoundByDraws(queue, decision, arrays.value, arrays.draws, arrays.rounded);
+  // Calls `run(group, begin, n)` for each run of an update that is not to be skipped.
+  template <typename Run>
+  static void ForRuns(const Operations::Updates& updates, const Run& run) {
+    int64_t begin = 0;
+    for (const kernels::UpdateRun& part : updates.runs) {
+      if (DecisionIn(updates.decisions)[part.group].skipped == 0) {
+        run(part.group, begin, part.end - begin);
+      }
+      begin = part.end;
+    }
+  }
+  static void AdamW(Queue& queue, Operations::Updates updates, Operations::AdamWArrays arrays) {
+    ForRuns(updates, [&](int group, int64_t begin, int64_t n) {
+      const kernels::UpdateDecision& decided = DecisionIn(updates.decisions)[group];
+      kernels::AdamWStep step = updates.steps[group];
+      step.learning_rate = decided.learning_rate;
+      step.gradient_scale = decided.gradient_scale;
+      step.step = decided.updates;
+      kernels::AdamW<T>().update(step, arrays.gradient.data<T>() + begin,
+                                 {.value = arrays.value.data<T>() + begin,
+                                  .first_moment = arrays.first_moment.data<T>() + begin,
+                                  .second_moment = arrays.second_moment.data<T>() + begin},
+                                 n);
+    });
+    // All groups are skipped together and have counted the same updates.
+    if (arrays.rounded.empty() || DecisionIn(updates.decisions)->skipped != 0) return;
+    RoundByDraws(queue, updates.decisions, arrays.value, arrays.draws, arrays.rounded);
   }
 
-  static void Sgd(Queue&, kernels::SgdStep step, const Tensor& decision, const Tensor& gradient,
-                  const Tensor& value, const Tensor& buffer) {
-    const kernels::UpdateDecision& decided = *DecisionIn(decision);
-    if (decided.skipped != 0) return;
-    step.learning_rate = decided.learning_rate;
-    step.gradient_scale = decided.gradient_scale;
-    kernels::Sgd<T>().update(step, gradient.data<T>(), value.data<T>(), OrNull<T>(buffer),
-                             gradient.num_elements());
+  static void Sgd(Queue&, kernels::SgdStep step, Operations::Updates updates,
+                  const Tensor& gradient, const Tensor& value, const Tensor& buffer) {
+    ForRuns(updates, [&](int group, int64_t begin, int64_t n) {
+      const kernels::UpdateDecision& decided = DecisionIn(updates.decisions)[group];
+      step.learning_rate = decided.learning_rate;
+      step.gradient_scale = decided.gradient_scale;
+      step.weight_decay = updates.steps[group].weight_decay;
+      T* const to = OrNull<T>(buffer);
+      kernels::Sgd<T>().update(step, gradient.data<T>() + begin, value.data<T>() + begin,
+                               to == nullptr ? nullptr : to + begin, n);
+    });
   }
 
   static kernels::CrossEntropySum CrossEntropy(Queue&, const Tensor& logits, const int32_t* targets,

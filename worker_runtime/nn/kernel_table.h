@@ -12,9 +12,9 @@
 
 namespace muster {
 
-// The decision in memory of the host, or of another device when its kernel runs.
+// Decisions, by group, in memory of the host, or of another device when its kernel runs.
 inline kernels::UpdateDecision* DecisionIn(const Tensor& bytes) {
-  MUSTER_CHECK(bytes.num_bytes() == sizeof(kernels::UpdateDecision));
+  MUSTER_CHECK(!bytes.empty() && bytes.num_bytes() % sizeof(kernels::UpdateDecision) == 0);
   return reinterpret_cast<kernels::UpdateDecision*>(bytes.raw_data());
 }
 
@@ -71,8 +71,7 @@ constexpr Operations TableOf() {
           .gelu_linear_input = &Kernels::GeluLinearInput,
           .linear_weight = &Kernels::LinearWeight,
           .layer_norm_forward = &Kernels::LayerNormForward,
-          .layer_norm_input = &Kernels::LayerNormInput,
-          .layer_norm_weight = &Kernels::LayerNormWeight,
+          .layer_norm_backward = &Kernels::LayerNormBackward,
           .embedding_forward = &Kernels::EmbeddingForward,
           .embedding_gradient = &Kernels::EmbeddingGradient,
           .attention_forward = &Kernels::AttentionForward,

@@ -8,14 +8,6 @@
 namespace muster {
 namespace {
 
-void InputGradient(Tape& tape, int slot, const Tensor& x, const Tensor& saved, const Tensor& gamma,
-                   const Tensor& dy) {
-  if (slot == Activation::kNoGradient) return;
-  const Tape::InputTarget to = tape.BeginGradient(slot, x.dtype(), x.shape());
-  tape.operations(x.dtype()).layer_norm_input(
-      tape.queue(), {.x = x, .gamma = gamma, .saved = saved}, dy, to.addend, to.out);
-}
-
 // The kernel writes both; what is frozen gets a place that is dropped.
 Tensor TargetOf(Tape& tape, Parameter& parameter) {
   if (!parameter.frozen()) return parameter.BeginGradient().gradient;
@@ -24,17 +16,45 @@ Tensor TargetOf(Tape& tape, Parameter& parameter) {
   return dropped;
 }
 
-void WeightGradient(Tape& tape, Parameter& gamma, Parameter& beta, const Tensor& x,
-                    const Tensor& saved, const Tensor& dy) {
-  if (gamma.frozen() && beta.frozen()) return;
-  const bool accumulate = gamma.frozen() ? beta.has_gradient() : gamma.has_gradient();
-  MUSTER_CHECK(gamma.frozen() || beta.frozen() || gamma.has_gradient() == beta.has_gradient());
-  const Tensor to_gamma = TargetOf(tape, gamma);
-  const Tensor to_beta = TargetOf(tape, beta);
-  tape.operations(x.dtype()).layer_norm_weight(tape.queue(),
-                                               {.x = x, .gamma = gamma.value(), .saved = saved}, dy,
-                                               to_gamma, to_beta, accumulate);
-}
+// What a record keeps.
+struct Recorded {
+  void InputGradient(Tape& tape, const Tensor& dy) const {
+    Backward(tape, dy, true, tape.replays_whole());
+  }
+  void WeightGradient(Tape& tape, const Tensor& dy) const {
+    const bool is_made = tape.replays_whole() && slot != Activation::kNoGradient;
+    if (!is_made) Backward(tape, dy, false, true);
+  }
+
+  // In one pass what is asked for and learns.
+  void Backward(Tape& tape, const Tensor& dy, bool of_input, bool of_weights) const {
+    of_input = of_input && slot != Activation::kNoGradient;
+    of_weights = of_weights && !(gamma.frozen() && beta.frozen());
+    if (!of_input && !of_weights) return;
+    Tape::InputTarget input;
+    if (of_input) input = tape.BeginGradient(slot, x.dtype(), x.shape());
+    const bool accumulate = gamma.frozen() ? beta.has_gradient() : gamma.has_gradient();
+    MUSTER_CHECK(gamma.frozen() || beta.frozen() || gamma.has_gradient() == beta.has_gradient());
+    Tensor to_gamma, to_beta;
+    if (of_weights) {
+      to_gamma = TargetOf(tape, gamma);
+      to_beta = TargetOf(tape, beta);
+    }
+    tape.operations(x.dtype()).layer_norm_backward(
+        tape.queue(), {.x = x, .gamma = gamma.value(), .saved = saved}, dy,
+        {.addend = input.addend,
+         .dx = input.out,
+         .dgamma = to_gamma,
+         .dbeta = to_beta,
+         .accumulate = accumulate});
+  }
+
+  Parameter& gamma;
+  Parameter& beta;
+  int slot;
+  Tensor x;
+  Tensor saved;
+};
 
 }  // namespace
 
@@ -57,14 +77,11 @@ Activation LayerNorm::Forward(Tape& tape, const Activation& x) const {
       tape.queue(), {.x = x.value, .gamma = tape.Use(weight_), .saved = saved}, tape.Use(bias_),
       epsilon_, y);
   if (weight_.frozen() && bias_.frozen() && !x.needs_gradient()) return {.value = y};
+  const Recorded recorded = {weight_, bias_, x.slot, x.value, saved};
   return tape.Record(
       y, {&weight_, &bias_},
-      [&gamma = weight_, slot = x.slot, x = x.value, saved](Tape& tape, const Tensor& dy) {
-        InputGradient(tape, slot, x, saved, gamma.value(), dy);
-      },
-      [&gamma = weight_, &beta = bias_, x = x.value, saved](Tape& tape, const Tensor& dy) {
-        WeightGradient(tape, gamma, beta, x, saved, dy);
-      });
+      [recorded](Tape& tape, const Tensor& dy) { recorded.InputGradient(tape, dy); },
+      [recorded](Tape& tape, const Tensor& dy) { recorded.WeightGradient(tape, dy); });
 }
 
 }  // namespace muster

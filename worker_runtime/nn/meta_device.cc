@@ -54,6 +54,9 @@ class WideCopies {
   void Take(const Operations::LayerNorm& in) {
     for (const Tensor* x : {&in.x, &in.gamma, &in.saved}) Take(*x);
   }
+  void Take(const Operations::LayerNormGradients& to) {
+    for (const Tensor* x : {&to.addend, &to.dx, &to.dgamma, &to.dbeta}) Take(*x);
+  }
   void Take(const Operations::AttentionGradient& in) {
     for (const Tensor* x : {&in.qkv, &in.saved, &in.out, &in.dout}) Take(*x);
   }
@@ -90,8 +93,7 @@ constexpr Operations Widened() {
   wide.gelu_forward = &Wide<kOf.gelu_forward>::Run;
   wide.gelu_backward = &Wide<kOf.gelu_backward>::Run;
   wide.layer_norm_forward = &Wide<kOf.layer_norm_forward>::Run;
-  wide.layer_norm_input = &Wide<kOf.layer_norm_input>::Run;
-  wide.layer_norm_weight = &Wide<kOf.layer_norm_weight>::Run;
+  wide.layer_norm_backward = &Wide<kOf.layer_norm_backward>::Run;
   wide.embedding_forward = &Wide<kOf.embedding_forward>::Run;
   wide.embedding_gradient = &Wide<kOf.embedding_gradient>::Run;
   wide.attention_forward = &Wide<kOf.attention_forward>::Run;
@@ -116,8 +118,7 @@ constexpr Operations kOperations = {.copy = &Count,
                                     .gelu_linear_input = &LinearInPasses::GeluLinearInput,
                                     .linear_weight = &LinearInPasses::LinearWeight,
                                     .layer_norm_forward = &Count,
-                                    .layer_norm_input = &Count,
-                                    .layer_norm_weight = &Count,
+                                    .layer_norm_backward = &Count,
                                     .embedding_forward = &Count,
                                     .embedding_gradient = &Count,
                                     .attention_forward = &CountAttention,
@@ -167,7 +168,7 @@ struct GpuKernels {
     Take(queue, DType::kF64, kernels::cuda::TreeScratch(rows) + 1);
   }
   static void BiasGradient(Queue& queue, const Tensor& dy, const Tensor&, bool) {
-    Take(queue, DType::kF32, kernels::cuda::ColumnScratch(RowsOf(dy.shape()), 1));
+    Take(queue, DType::kF32, kernels::cuda::ColumnScratch(RowsOf(dy.shape())));
     queue.Count();
   }
   // On the product's way, or in a pass of its own once that was refused: cuBLASLt decides.
@@ -180,9 +181,11 @@ struct GpuKernels {
     }
     LinearInPasses::LinearWeight(queue, dy, x, dweight, dbias);
   }
-  static void LayerNormWeight(Queue& queue, Operations::LayerNorm in, const Tensor&, const Tensor&,
-                              const Tensor&, bool) {
-    Take(queue, DType::kF32, kernels::cuda::ColumnScratch(RowsOf(in.x.shape()), 2));
+  static void LayerNormBackward(Queue& queue, Operations::LayerNorm in, const Tensor&,
+                                Operations::LayerNormGradients to) {
+    if (!to.dgamma.empty()) {
+      Take(queue, DType::kF32, kernels::cuda::NormScratch(RowsOf(in.x.shape())));
+    }
     queue.Count();
   }
   static int64_t OwnBackward(kernels::AttentionShape shape) {
@@ -244,7 +247,7 @@ constexpr Operations WithGpuKernels() {
   Operations table = kOperations;
   table.bias_gradient = &GpuKernels::BiasGradient;
   table.linear_weight = &GpuKernels::LinearWeight;
-  table.layer_norm_weight = &GpuKernels::LayerNormWeight;
+  table.layer_norm_backward = &GpuKernels::LayerNormBackward;
   table.attention_backward = &GpuKernels::AttentionBackward;
   table.tree_sum = &GpuKernels::TreeSum;
   table.cross_entropy = &GpuKernels::CrossEntropy;

@@ -142,20 +142,19 @@ struct NarrowKernels : BytesOfHost {
                              epsilon, wide.Out(y));
   }
 
-  static void LayerNormInput(Queue& queue, Operations::LayerNorm in, const Tensor& dy,
-                             const Tensor& addend, const Tensor& dx) {
+  static void LayerNormBackward(Queue& queue, Operations::LayerNorm in, const Tensor& dy,
+                                Operations::LayerNormGradients to) {
     Widened wide(queue);
     const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.In(in.saved);
-    F32().layer_norm_input(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(dy),
-                           wide.In(addend), wide.Out(dx));
-  }
-
-  static void LayerNormWeight(Queue& queue, Operations::LayerNorm in, const Tensor& dy,
-                              const Tensor& dgamma, const Tensor& dbeta, bool accumulate) {
-    Widened wide(queue);
-    const Tensor x = wide.In(in.x), gamma = wide.In(in.gamma), saved = wide.In(in.saved);
-    F32().layer_norm_weight(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(dy),
-                            wide.Sum(dgamma, accumulate), wide.Sum(dbeta, accumulate), accumulate);
+    const Tensor addend = wide.In(to.addend), dx = wide.Out(to.dx);
+    const Tensor dgamma = wide.Sum(to.dgamma, to.accumulate),
+                 dbeta = wide.Sum(to.dbeta, to.accumulate);
+    F32().layer_norm_backward(queue, {.x = x, .gamma = gamma, .saved = saved}, wide.In(dy),
+                              {.addend = addend,
+                               .dx = dx,
+                               .dgamma = dgamma,
+                               .dbeta = dbeta,
+                               .accumulate = to.accumulate});
   }
 
   static void EmbeddingForward(Queue& queue, kernels::EmbeddingShape shape, const int32_t* tokens,
@@ -196,13 +195,12 @@ struct NarrowKernels : BytesOfHost {
     F32().squares(queue, wide.In(x), partials);
   }
 
-  static void AdamW(Queue& queue, kernels::AdamWStep step, const Tensor& decision,
-                    Operations::AdamWArrays arrays) {
+  static void AdamW(Queue& queue, Operations::Updates updates, Operations::AdamWArrays arrays) {
     Widened wide(queue);
     const Tensor gradient = wide.In(arrays.gradient), value = wide.Sum(arrays.value, true),
                  first_moment = wide.Sum(arrays.first_moment, true),
                  second_moment = wide.Sum(arrays.second_moment, true);
-    F32().adamw(queue, step, decision,
+    F32().adamw(queue, updates,
                 {.gradient = gradient,
                  .value = value,
                  .first_moment = first_moment,
@@ -211,10 +209,10 @@ struct NarrowKernels : BytesOfHost {
                  .draws = arrays.draws});
   }
 
-  static void Sgd(Queue& queue, kernels::SgdStep step, const Tensor& decision,
+  static void Sgd(Queue& queue, kernels::SgdStep step, Operations::Updates updates,
                   const Tensor& gradient, const Tensor& value, const Tensor& buffer) {
     Widened wide(queue);
-    F32().sgd(queue, step, decision, wide.In(gradient), wide.Sum(value, true),
+    F32().sgd(queue, step, updates, wide.In(gradient), wide.Sum(value, true),
               wide.Sum(buffer, true));
   }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "muster/arithmetic.h"
 #include "muster/device.h"
 #include "muster/tensor.h"
@@ -70,10 +71,16 @@ struct Operations {
   };
   void (*layer_norm_forward)(Queue&, LayerNorm in, const Tensor& beta, double epsilon,
                              const Tensor& y);
-  void (*layer_norm_input)(Queue&, LayerNorm in, const Tensor& dy, const Tensor& addend,
-                           const Tensor& dx);
-  void (*layer_norm_weight)(Queue&, LayerNorm in, const Tensor& dy, const Tensor& dgamma,
-                            const Tensor& dbeta, bool accumulate);
+  // What is wanted of a backward pass: dx, with `addend` or without, or both gradients of weights,
+  // or all. What is computed has the same bits whether the rest is or not.
+  struct LayerNormGradients {
+    const Tensor& addend;
+    const Tensor& dx;
+    const Tensor& dgamma;
+    const Tensor& dbeta;
+    bool accumulate;  // into those of weights
+  };
+  void (*layer_norm_backward)(Queue&, LayerNorm in, const Tensor& dy, LayerNormGradients to);
 
   // `tokens` and targets (below) lie in the memory of the device.
   void (*embedding_forward)(Queue&, kernels::EmbeddingShape shape, const int32_t* tokens,
@@ -110,8 +117,14 @@ struct Operations {
   };
   void (*decide_update)(Queue&, const kernels::UpdateSettings& settings, Totals totals,
                         const Tensor& decision);
-  // The learning rate, the scale of gradients and the number of the update are the decision's,
-  // which was made with the same `step`; nothing is changed if that was to skip it.
+  // How parameters are updated that lie side by side in flat arrays, and belong to groups. The
+  // learning rate, the scale of gradients and the number of the update are the decisions', which
+  // were made with the same steps; nothing is changed if they were to skip it.
+  struct Updates {
+    absl::Span<const kernels::UpdateRun> runs;   // of the arrays, which the last one ends
+    absl::Span<const kernels::AdamWStep> steps;  // by group
+    const Tensor& decisions;                     // by group, one behind the other
+  };
   struct AdamWArrays {
     const Tensor& gradient;
     const Tensor& value;
@@ -120,8 +133,9 @@ struct Operations {
     const Tensor& rounded;  // of bf16, follows `value` as round_by_draws has it; may be left out
     kernels::RoundingDraws draws;
   };
-  void (*adamw)(Queue&, kernels::AdamWStep step, const Tensor& decision, AdamWArrays arrays);
-  void (*sgd)(Queue&, kernels::SgdStep step, const Tensor& decision, const Tensor& gradient,
+  void (*adamw)(Queue&, Updates updates, AdamWArrays arrays);
+  // Of `step` the momentum alone: the weight decay is the group's.
+  void (*sgd)(Queue&, kernels::SgdStep step, Updates updates, const Tensor& gradient,
               const Tensor& value, const Tensor& buffer);
   // `to` of bf16, as it follows `masters` of f32 after the last update that was taken
   // (kernels/rounding.h).

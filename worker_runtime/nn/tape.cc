@@ -202,7 +202,7 @@ void Tape::Backward(const Activation& output, double scale) {
 }
 
 void Tape::Backward(const Activation& output, Tensor gradient) {
-  BeginBackward(output, std::move(gradient));
+  BeginBackward(output, std::move(gradient), true);
   for (; !records_.empty(); records_.pop_back()) {
     ReplayInput(records_.back());
     ReplayWeight(records_.back());
@@ -216,9 +216,10 @@ void Tape::EndReplay() {
   stage_ = Stage::kReplayed;
 }
 
-void Tape::BeginBackward(const Activation& output, Tensor gradient) {
+void Tape::BeginBackward(const Activation& output, Tensor gradient, bool whole) {
   MUSTER_CHECK(status_.ok() && output.needs_gradient());
   MUSTER_CHECK(stage_ == Stage::kForward);  // every forward pass is replayed once
+  replays_whole_ = whole;
   AddGradient(output.slot, gradient);
 }
 
@@ -227,7 +228,7 @@ void Tape::BackwardInputs(const Activation& output, double scale) {
 }
 
 void Tape::BackwardInputs(const Activation& output, Tensor gradient) {
-  BeginBackward(output, std::move(gradient));
+  BeginBackward(output, std::move(gradient), false);
   for (size_t i = records_.size(); i-- > 0;) ReplayInput(records_[i]);
   stage_ = Stage::kWeightsAreDue;
 }

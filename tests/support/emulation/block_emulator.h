@@ -15,6 +15,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -54,6 +55,8 @@ class BlockEmulator {
   // Indices and shared memory of the thread that runs.
   static inline KernelIndex thread_index, block_index, block_size, grid_size;
   static inline void* shared_memory = nullptr;
+  // Kernels that were put on streams.
+  static inline std::atomic<int64_t> launches = 0;
   // What a block may ask for, or its launch fails; at first as much as an H100 has.
   static inline size_t shared_bytes_max = size_t{227} << 10;
 };

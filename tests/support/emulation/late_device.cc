@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include "proto/base/status_macros.h"
 #include "tests/support/emulation/counting_cuda.h"
@@ -37,6 +38,31 @@ struct Kept<Operations::LayerNorm> {
   explicit Kept(const Operations::LayerNorm& in) : x(in.x), gamma(in.gamma), saved(in.saved) {}
   Operations::LayerNorm Get() const { return {x.Get(), gamma.Get(), saved.Get()}; }
   const Kept<Tensor> x, gamma, saved;
+};
+template <>
+struct Kept<Operations::LayerNormGradients> {
+  explicit Kept(const Operations::LayerNormGradients& in)
+      : addend(in.addend),
+        dx(in.dx),
+        dgamma(in.dgamma),
+        dbeta(in.dbeta),
+        accumulate(in.accumulate) {}
+  Operations::LayerNormGradients Get() const {
+    return {addend.Get(), dx.Get(), dgamma.Get(), dbeta.Get(), accumulate};
+  }
+  const Kept<Tensor> addend, dx, dgamma, dbeta;
+  const bool accumulate;
+};
+template <>
+struct Kept<Operations::Updates> {
+  explicit Kept(const Operations::Updates& in)
+      : runs(in.runs.begin(), in.runs.end()),
+        steps(in.steps.begin(), in.steps.end()),
+        decisions(in.decisions) {}
+  Operations::Updates Get() const { return {runs, steps, decisions.Get()}; }
+  const std::vector<kernels::UpdateRun> runs;
+  const std::vector<kernels::AdamWStep> steps;
+  const Kept<Tensor> decisions;
 };
 template <>
 struct Kept<Operations::AttentionGradient> {
@@ -116,8 +142,7 @@ constexpr Operations TableOf() {
           .gelu_linear_input = &LinearInPasses::GeluLinearInput,
           .linear_weight = &LinearInPasses::LinearWeight,
           .layer_norm_forward = &Late<kType, &Operations::layer_norm_forward>::Run,
-          .layer_norm_input = &Late<kType, &Operations::layer_norm_input>::Run,
-          .layer_norm_weight = &Late<kType, &Operations::layer_norm_weight>::Run,
+          .layer_norm_backward = &Late<kType, &Operations::layer_norm_backward>::Run,
           .embedding_forward = &Late<kType, &Operations::embedding_forward>::Run,
           .embedding_gradient = &Late<kType, &Operations::embedding_gradient>::Run,
           .attention_forward = &Late<kType, &Operations::attention_forward>::Run,

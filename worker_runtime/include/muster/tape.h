@@ -152,6 +152,10 @@ class Tape {
   Activation Record(Tensor output, absl::Span<Parameter* const> weights,
                     InputGradient input_gradient, WeightGradient weight_gradient);
 
+  // For gradient functions: each weight gradient of this replay follows its input gradient at once,
+  // so that a kernel that makes both in one pass may do so with the input gradient.
+  bool replays_whole() const { return replays_whole_; }
+
   // Adds `gradient` to the gradient of the activation of `slot`. The tensor is shared, not copied,
   // and may be added to several activations. Does nothing for kNoGradient.
   void AddGradient(int slot, const Tensor& gradient);
@@ -239,7 +243,7 @@ class Tape {
 
   // Begins a forward pass; the first one after a replay starts afresh.
   void BeginForward();
-  void BeginBackward(const Activation& output, Tensor gradient);
+  void BeginBackward(const Activation& output, Tensor gradient, bool whole);
   RecordedOperation& NewRecord(absl::Span<Parameter* const> weights);
   int NewSlot();
   Tensor Seed(const Activation& output, double scale);
@@ -267,6 +271,7 @@ class Tape {
   std::vector<Tensor> gradients_;  // by slot
   std::vector<int> uses_left_;     // by Parameter::index: records whose weight gradient is to come
   Stage stage_ = Stage::kEmpty;
+  bool replays_whole_ = false;
   const void* one_ = nullptr;
   absl::Status status_;
 

@@ -477,7 +477,7 @@ class UpdateOn {
   // `rounded` follows.
   void AdamW(const kernels::AdamWStep& step, const Tensor& rounded) {
     device_.operations(DType::kF32)
-        .adamw(queue_, step, decision_,
+        .adamw(queue_, Updates(step),
                {.gradient = gradient,
                 .value = value,
                 .first_moment = first,
@@ -491,19 +491,29 @@ class UpdateOn {
   Tensor Narrow() { return pool_.Allocate(DType::kBf16, {value.num_elements()}); }
   void Sgd(const kernels::SgdStep& step) {
     device_.operations(DType::kF32)
-        .sgd(queue_, step, decision_, gradient, value, step.momentum == 0 ? Tensor() : first);
+        .sgd(queue_, step, Updates({.weight_decay = 0}), gradient, value,
+             step.momentum == 0 ? Tensor() : first);
   }
   std::vector<float> Read(const Tensor& x) const { return OnHost(device_, x); }
 
   Tensor gradient, value, first, second;
 
  private:
+  // One group.
+  Operations::Updates Updates(const kernels::AdamWStep& step) {
+    run_ = {.end = value.num_elements()};
+    step_ = step;
+    return {.runs = {&run_, 1}, .steps = {&step_, 1}, .decisions = decision_};
+  }
+
   static constexpr kernels::RoundingDraws kDraws = {
       .key_low = 5, .key_high = 6, .first_element = 64};
   const Device& device_;
   TensorPool pool_;
   Queue queue_;
   Tensor decision_;
+  kernels::UpdateRun run_;
+  kernels::AdamWStep step_;
 };
 
 TEST_P(CudaDeviceContract, UpdatesHaveTheHostsBits) {
@@ -523,9 +533,7 @@ TEST_P(CudaDeviceContract, UpdatesHaveTheHostsBits) {
       EXPECT_TRUE(SameBits(gpu.Read(gpu.*part), host.Read(host.*part)));
     }
     for (const kernels::SgdStep& sgd : std::vector<kernels::SgdStep>{
-             {.learning_rate = 0.1},
-             {.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.01},
-             {.learning_rate = 0.1, .momentum = 0.9, .nesterov = true}}) {
+             {}, {.momentum = 0.9}, {.momentum = 0.9, .nesterov = true}}) {
       host.Sgd(sgd);
       gpu.Sgd(sgd);
       EXPECT_TRUE(SameBits(gpu.Read(gpu.value), host.Read(host.value)));

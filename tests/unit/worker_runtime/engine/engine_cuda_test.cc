@@ -129,6 +129,41 @@ TEST(EngineOnCuda, TakesNoMemoryInAStepAndWaitsOnceForItsRecord) {
   EXPECT_THAT(cuda.Finish(), IsOk());
 }
 
+// Kernels of ours that a step launches from its update on.
+int64_t LaunchesOfUpdate(const Plan& plan, int layers) {
+  EmulatedCuda cuda({.seed = 3});
+  const std::vector<int64_t> launches = OnRanks<int64_t>(1, [&](Communicator& world) {
+    const std::unique_ptr<Device> device = DeviceOf(cuda);
+    GptConfig config = kSmallGpt;
+    config.layers = layers;
+    ReaderTraining training(world, plan, device.get(), DType::kBf16, config);
+    int64_t before = -1;
+    training.engine->OnPhase([&](int64_t, Phase phase) {
+      if (phase == Phase::kUpdate && before < 0) before = BlockEmulator::launches;
+    });
+    training.Steps(1);
+    EXPECT_GE(before, 0);
+    return BlockEmulator::launches - before;
+  });
+  EXPECT_THAT(cuda.Finish(), IsOk());
+  return launches.front();
+}
+
+// Of two groups that alternate: weights decay, and biases and norms do not. One bucket.
+TEST(EngineOnCuda, UpdatesManyParametersByAsFewLaunchesAsFew) {
+  for (const UpdateRule::Kind kind : {UpdateRule::Kind::kAdamW, UpdateRule::Kind::kSgd}) {
+    Plan plan = SmallPlan(SumMode::kFast, 1);
+    plan.update.kind = kind;
+    plan.update.weight_decay = 0.1;
+    plan.groups = {{.parameters = "*bias", .weight_decay = 0},
+                   {.parameters = "*ln_*", .weight_decay = 0}};
+    const int64_t of_one_layer = LaunchesOfUpdate(plan, 1);
+    EXPECT_EQ(LaunchesOfUpdate(plan, 4), of_one_layer);
+    EXPECT_GE(of_one_layer, 1);
+    EXPECT_LE(of_one_layer, 10);
+  }
+}
+
 struct MemoryCase {
   const char* preset;
   int ranks;
@@ -200,6 +235,25 @@ TEST(EngineOnCuda, TakesWhatIsPlannedOfTheGpusMemory) {
   }
 }
 
+TEST(EngineOnCuda, PlansWithWhatTheLibraryOfItsDeviceWorksIn) {
+  constexpr int64_t kMore = int64_t{3} << 20;
+  const SmallBatch batch(0, 0);
+  const auto planned = [&](int64_t more_bytes) {
+    EmulatedCuda cuda({.seed = 8});
+    const std::unique_ptr<Device> device = DeviceOf(cuda, nullptr, Epilogues::kInOnePass,
+                                                    {.by_library = true, .more_bytes = more_bytes});
+    ParameterStore store(DType::kBf16);
+    const auto gpt = *Gpt::Create(kSmallGpt, store);
+    const auto trace = engine::RecordUse(
+        store, SmallPlan(SumMode::kFast, 1),
+        [&](Tape& tape) { return gpt->ComputeLoss(tape, batch.tokens(), batch.targets); },
+        device->meta());
+    EXPECT_THAT(trace, IsOk());
+    return trace->peak_bytes;
+  };
+  EXPECT_NEAR(planned(kMore) - planned(0), kMore, 8192);  // what that replaces is smaller
+}
+
 // What is let through trains, and what is refused would not.
 TEST(EngineOnCuda, FitsWhatIsFreeOfTheGpuOrIsRefusedBeforeItTakesAny) {
   const Plan plan = SmallPlan(SumMode::kFast, 1);
@@ -235,25 +289,6 @@ TEST(EngineOnCuda, FitsWhatIsFreeOfTheGpuOrIsRefusedBeforeItTakesAny) {
 
 TEST(EngineOnCuda, RefusesATypeThatAGpuDoesNotComputeInAndNamesThoseThatItDoes) {
   const auto is_refused =
-TEST(EngineOnCuda, PlansWithWhatTheLibraryOfItsDeviceWorksIn) {
-  constexpr int64_t kMore = int64_t{3} << 20;
-  const SmallBatch batch(0, 0);
-  const auto planned = [&](int64_t more_bytes) {
-    EmulatedCuda cuda({.seed = 8});
-    const std::unique_ptr<Device> device = DeviceOf(cuda, nullptr, Epilogues::kInOnePass,
-                                                    {.by_library = true, .more_bytes = more_bytes});
-    ParameterStore store(DType::kBf16);
-    const auto gpt = *Gpt::Create(kSmallGpt, store);
-    const auto trace = engine::RecordUse(
-        store, SmallPlan(SumMode::kFast, 1),
-        [&](Tape& tape) { return gpt->ComputeLoss(tape, batch.tokens(), batch.targets); },
-        device->meta());
-    EXPECT_THAT(trace, IsOk());
-    return trace->peak_bytes;
-  };
-  EXPECT_NEAR(planned(kMore) - planned(0), kMore, 8192);  // what that replaces is smaller
-}
-
       StatusIs(absl::StatusCode::kUnimplemented,
                AllOf(HasSubstr("parameters in f64"), HasSubstr("f32, bf16, f16")));
   EmulatedCuda cuda({.seed = 10});

@@ -26,10 +26,10 @@ inline constexpr LossScaling kTooLargeAtFirst = {.kind = LossScaling::Kind::kTor
 
 struct ReaderTraining {
   ReaderTraining(Communicator& world, const Plan& plan, const Device* device,
-                 DType dtype = DType::kF32)
+                 DType dtype = DType::kF32, const GptConfig& config = kSmallGpt)
       : store(dtype) {
     store.PlaceOn(device);
-    gpt = *Gpt::Create(kSmallGpt, store);
+    gpt = *Gpt::Create(config, store);
     const UnitModel units = gpt->Units();
     engine = *Engine::Create(
         world, store, plan,

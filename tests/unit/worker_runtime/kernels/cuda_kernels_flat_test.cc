@@ -116,11 +116,14 @@ TEST_F(FlatKernel, GradientDescentHasTheHostsBitsAndKeepsToTheDecision) {
       const KernelArray<float> on_gradient(gradient), on_value(value), on_buffer(buffer);
       const bool has_buffer = step.momentum != 0;
       const auto update = [&](cuda::UpdateDecision decision) {
+        decision.decay = static_cast<float>(step.weight_decay);
         const KernelArray<cuda::UpdateDecision> on_decision(std::vector{decision});
+        const cuda::UpdateRun all = {.end = n};
         EXPECT_EQ(
             cuda::SgdUpdate(
-                nullptr, step, on_decision.data(),
-                {on_gradient.data(), on_value.data(), has_buffer ? on_buffer.data() : nullptr}, n),
+                nullptr, {.momentum = static_cast<float>(step.momentum), .nesterov = step.nesterov},
+                {&all, 1}, on_decision.data(),
+                {on_gradient.data(), on_value.data(), has_buffer ? on_buffer.data() : nullptr}),
             nullptr);
         EXPECT_TRUE(SameBits(on_value.Read(), value)) << n;
         EXPECT_TRUE(SameBits(on_buffer.Read(), buffer)) << n;
@@ -178,9 +181,9 @@ TEST_F(FlatKernel, TheSumOfATreeHasTheHostsBits) {
 }
 
 // A step's inputs, on the host and where kernels see them.
-struct UpdateRun {
-  explicit UpdateRun(cuda::UpdateSettings with, double squares = 9, double tokens = 2,
-                     double loss_scale = 4, cuda::UpdateDecision before = {.updates = 6})
+struct DecidedUpdate {
+  explicit DecidedUpdate(cuda::UpdateSettings with, double squares = 9, double tokens = 2,
+                         double loss_scale = 4, cuda::UpdateDecision before = {.updates = 6})
       : settings(with),
         squares(std::vector{squares}),
         tokens(std::vector{tokens}),
@@ -203,15 +206,15 @@ struct UpdateRun {
 const AdamWStep kUpdate = {.learning_rate = 3e-3, .beta2 = 0.95, .weight_decay = 0.1};
 
 TEST_F(FlatKernel, AStepIsDecidedFromTheNorm) {
-  const auto free = UpdateRun({.update = kUpdate}).Decide();
+  const auto free = DecidedUpdate({.update = kUpdate}).Decide();
   EXPECT_EQ(free.norm, 3.0 / 8);
   EXPECT_EQ(free.skipped, 0);
   EXPECT_EQ(free.updates, 7);
   EXPECT_EQ(free.gradient_scale, 1.0f / 8);
   EXPECT_EQ(free.learning_rate, kUpdate.learning_rate);
-  const auto clipped = UpdateRun({.update = kUpdate, .max_norm = 0.1}).Decide();
+  const auto clipped = DecidedUpdate({.update = kUpdate, .max_norm = 0.1}).Decide();
   EXPECT_FLOAT_EQ(clipped.gradient_scale, 0.1 / (3.0 / 8 + 1e-6) / 8);
-  const auto below = UpdateRun({.update = kUpdate, .max_norm = 0.5}).Decide();
+  const auto below = DecidedUpdate({.update = kUpdate, .max_norm = 0.5}).Decide();
   EXPECT_EQ(below.gradient_scale, 1.0f / 8);
 }
 
@@ -249,7 +252,7 @@ TEST_F(FlatKernel, AStepIsDecidedAsTheHostDecidesIt) {
 
 TEST_F(FlatKernel, AStepWhoseNormIsNotFiniteIsSkippedAndNotCounted) {
   for (const double squares : {double{INFINITY}, double{NAN}}) {
-    const auto decision = UpdateRun({.update = kUpdate}, squares).Decide();
+    const auto decision = DecidedUpdate({.update = kUpdate}, squares).Decide();
     EXPECT_EQ(decision.skipped, 1);
     EXPECT_EQ(decision.updates, 6);
   }
@@ -277,14 +280,19 @@ struct OnGpu {
         value(KernelArray<uint16_t>::Poisoned(all.master.size() - begin)),
         n(static_cast<int64_t>(all.master.size()) - begin) {}
 
-  void Update(UpdateRun& run, bool follows, RoundingDraws draws = {}) {
-    ASSERT_EQ(cuda::AdamWUpdate(nullptr, run.settings, run.decision.data(),
+  void Update(DecidedUpdate& run, bool follows, RoundingDraws draws = {}) {
+    Update({{.end = n}}, run.decision, follows, draws);
+  }
+  void Update(const std::vector<cuda::UpdateRun>& runs,
+              const KernelArray<cuda::UpdateDecision>& decisions, bool follows,
+              RoundingDraws draws = {}) {
+    ASSERT_EQ(cuda::AdamWUpdate(nullptr, {runs.data(), runs.size()}, decisions.data(),
                                 {.gradient = gradient.data(),
                                  .master = master.data(),
                                  .first_moment = first.data(),
                                  .second_moment = second.data(),
                                  .value = follows ? value.data() : nullptr},
-                                draws, n),
+                                draws),
               nullptr);
   }
 
@@ -300,7 +308,7 @@ TEST_F(FlatKernel, UpdatesHaveTheHostsBits) {
     for (const int64_t n : {5, 16, 1024, 1541}) {
       Parameters host(n);
       OnGpu gpu(host);
-      UpdateRun run({.update = update, .max_norm = 0.3});
+      DecidedUpdate run({.update = update, .max_norm = 0.3});
       const auto decision = run.Decide();
       gpu.Update(run, false);
       AdamWStep step = update;
@@ -315,11 +323,53 @@ TEST_F(FlatKernel, UpdatesHaveTheHostsBits) {
   }
 }
 
+// Runs of any length, more of them than a launch takes, against an update of each run alone.
+TEST_F(FlatKernel, GroupsThatLieSideBySideAreEachUpdatedTheirWay) {
+  constexpr int kRuns = 300;
+  AdamWStep other = kUpdate;
+  other.learning_rate = 0.2;
+  other.beta1 = 0.5;
+  other.epsilon = 1e-3;
+  other.decays_gradient = true;
+  const RoundingDraws draws = {.key_low = 8, .key_high = 9, .first_element = 4096};
+  std::vector<cuda::UpdateRun> runs;
+  for (int i = 0; i < kRuns; ++i) {
+    const int64_t begin = runs.empty() ? 0 : runs.back().end;
+    runs.push_back({.end = begin + 16 * (1 + i * i % 11), .group = i % 3 == 0 ? 1 : 0});
+  }
+  runs.back().end -= 3;
+  const Parameters host(runs.back().end);
+  DecidedUpdate groups[] = {DecidedUpdate({.update = kUpdate}), DecidedUpdate({.update = other})};
+  const KernelArray<cuda::UpdateDecision> decisions(
+      std::vector{groups[0].Decide(), groups[1].Decide()});
+  OnGpu together(host);
+  together.Update(runs, decisions, true, draws);
+  const auto master = together.master.Read(), first = together.first.Read(),
+             second = together.second.Read();
+  const auto value = together.value.Read();
+  int64_t begin = 0;
+  for (const cuda::UpdateRun& part : runs) {
+    OnGpu alone(host, begin);
+    alone.n = part.end - begin;
+    RoundingDraws from = draws;
+    from.first_element += begin;
+    alone.Update(groups[part.group], true, from);
+    const auto same = [&](const auto& all, const auto& own) {
+      return std::equal(all.begin() + begin, all.begin() + part.end, own.begin());
+    };
+    ASSERT_TRUE(same(master, alone.master.Read())) << begin;
+    ASSERT_TRUE(same(first, alone.first.Read())) << begin;
+    ASSERT_TRUE(same(second, alone.second.Read())) << begin;
+    ASSERT_TRUE(same(value, alone.value.Read())) << begin;
+    begin = part.end;
+  }
+}
+
 TEST_F(FlatKernel, ASkippedUpdateLeavesEverythingAsItIs) {
   const Parameters host(100);
   OnGpu gpu(host);
   const auto value = gpu.value.Read();
-  UpdateRun run({.update = kUpdate}, NAN);
+  DecidedUpdate run({.update = kUpdate}, NAN);
   run.Decide();
   gpu.Update(run, true);
   EXPECT_TRUE(SameBits(gpu.master.Read(), host.master));
@@ -336,7 +386,7 @@ struct RoundedUpdate {
 RoundedUpdate RunRounded(int64_t first_element, int64_t n, RoundingDraws draws) {
   const Parameters all(first_element + n);
   OnGpu gpu(all, first_element);
-  UpdateRun run({.update = kUpdate});
+  DecidedUpdate run({.update = kUpdate});
   EXPECT_EQ(run.Decide().updates, 7);
   draws.first_element = first_element;
   gpu.Update(run, true, draws);

@@ -168,17 +168,14 @@ TYPED_TEST(RowKernels, LayerNormAndItsGradients) {
     const auto y = KernelArray<TypeParam>::Poisoned(in.x.size());
     const auto mean = KernelArray<float>::Poisoned(shape.rows);
     const auto rstd = KernelArray<float>::Poisoned(shape.rows);
-    const auto scratch = KernelArray<float>::Poisoned(cuda::ColumnScratch(shape, 2));
+    const auto scratch = KernelArray<float>::Poisoned(cuda::NormScratch(shape));
     const cuda::LayerNormSaved saved = {mean.data(), rstd.data()};
     ASSERT_EQ(cuda::LayerNormForward<TypeParam>(nullptr, shape, x.data(),
                                                 {gamma.data(), beta.data(), 1e-5}, y.data(), saved),
               nullptr);
     // dx takes the place of what is added to it.
-    ASSERT_EQ(cuda::LayerNormInputGradient<TypeParam>(
-                  nullptr, shape, {x.data(), dy.data(), dx.data()}, gamma.data(), saved, dx.data()),
-              nullptr);
-    ASSERT_EQ(cuda::LayerNormWeightGradient<TypeParam>(
-                  nullptr, shape, {x.data(), dy.data(), nullptr}, saved,
+    ASSERT_EQ(cuda::LayerNormBackward<TypeParam>(
+                  nullptr, shape, {x.data(), dy.data(), dx.data()}, gamma.data(), saved, dx.data(),
                   {dgamma.data(), dbeta.data(), true}, scratch.data()),
               nullptr);
     const HostLayerNorm host = in.OnHost();
@@ -201,17 +198,14 @@ TYPED_TEST(RowKernels, LayerNormWithoutAddendNorSumsFromBefore) {
   const auto poisoned = [](size_t n) { return KernelArray<TypeParam>::Poisoned(n); };
   const auto y = poisoned(240), dx = poisoned(240), dgamma = poisoned(40), dbeta = poisoned(40);
   const auto statistics = KernelArray<float>::Poisoned(12);
-  const auto scratch = KernelArray<float>::Poisoned(cuda::ColumnScratch(shape, 2));
+  const auto scratch = KernelArray<float>::Poisoned(cuda::NormScratch(shape));
   const cuda::LayerNormSaved saved = {statistics.data(), statistics.data() + 6};
   ASSERT_EQ(cuda::LayerNormForward<TypeParam>(nullptr, shape, x.data(),
                                               {gamma.data(), beta.data(), 1e-5}, y.data(), saved),
             nullptr);
-  ASSERT_EQ(cuda::LayerNormInputGradient<TypeParam>(nullptr, shape, {x.data(), dy.data(), nullptr},
-                                                    gamma.data(), saved, dx.data()),
-            nullptr);
-  ASSERT_EQ(cuda::LayerNormWeightGradient<TypeParam>(nullptr, shape, {x.data(), dy.data(), nullptr},
-                                                     saved, {dgamma.data(), dbeta.data(), false},
-                                                     scratch.data()),
+  ASSERT_EQ(cuda::LayerNormBackward<TypeParam>(
+                nullptr, shape, {x.data(), dy.data(), nullptr}, gamma.data(), saved, dx.data(),
+                {dgamma.data(), dbeta.data(), false}, scratch.data()),
             nullptr);
   HostLayerNorm host = in.OnHost();
   for (size_t i = 0; i < host.dx.size(); ++i) host.dx[i] -= Widened(in.addend)[i];
@@ -223,19 +217,49 @@ TYPED_TEST(RowKernels, LayerNormWithoutAddendNorSumsFromBefore) {
   EXPECT_LE(RelativeError(Widened(dbeta.Read()), host.dbeta), this->kTolerance);
 }
 
+// Pipelines ask for one now and for the other later. Widths: of one block, and of two.
+TYPED_TEST(RowKernels, LayerNormsGradientsHaveTheSameBitsTogetherAndApart) {
+  for (const RowShape shape : {RowShape{37, 72}, RowShape{5, 4107}, RowShape{19, 8200}}) {
+    SCOPED_TRACE(absl::StrCat(shape.rows, " x ", shape.width));
+    const LayerNormInputs<TypeParam> in(shape);
+    const KernelArray<TypeParam> x(in.x), dy(in.dy), gamma(in.gamma), addend(in.addend);
+    const KernelArray<float> statistics(KernelNumbers<float>(2 * shape.rows, "statistics"));
+    const cuda::LayerNormSaved saved = {statistics.data(), statistics.data() + shape.rows};
+    const auto scratch = KernelArray<float>::Poisoned(cuda::NormScratch(shape));
+    const auto run = [&](bool of_input, bool of_weights) {
+      const auto dx = KernelArray<TypeParam>::Poisoned(in.x.size());
+      const auto dgamma = KernelArray<TypeParam>::Poisoned(shape.width);
+      const auto dbeta = KernelArray<TypeParam>::Poisoned(shape.width);
+      EXPECT_EQ(
+          cuda::LayerNormBackward<TypeParam>(
+              nullptr, shape, {x.data(), dy.data(), addend.data()}, gamma.data(), saved,
+              of_input ? dx.data() : nullptr,
+              {of_weights ? dgamma.data() : nullptr, of_weights ? dbeta.data() : nullptr, false},
+              scratch.data()),
+          nullptr);
+      return std::vector{dx.Read(), dgamma.Read(), dbeta.Read()};
+    };
+    const auto together = run(true, true);
+    EXPECT_TRUE(SameBits(run(true, false)[0], together[0]));
+    const auto weights = run(false, true);
+    EXPECT_TRUE(SameBits(weights[1], together[1]));
+    EXPECT_TRUE(SameBits(weights[2], together[2]));
+  }
+}
+
 TYPED_TEST(RowKernels, SumsOverRowsHaveTheSameBitsInEverySchedule) {
   const RowShape shape = {600, 45};
   const LayerNormInputs<TypeParam> in(shape);
-  const KernelArray<TypeParam> x(in.x), dy(in.dy);
+  const KernelArray<TypeParam> x(in.x), dy(in.dy), gamma(in.gamma);
   const KernelArray<float> statistics(KernelNumbers<float>(1200, "statistics"));
-  const auto scratch = KernelArray<float>::Poisoned(cuda::ColumnScratch(shape, 2));
+  const auto scratch = KernelArray<float>::Poisoned(cuda::NormScratch(shape));
   std::vector<TypeParam> before;
   ForEverySchedule([&] {
     const auto dgamma = KernelArray<TypeParam>::Poisoned(45);
     const auto dbeta = KernelArray<TypeParam>::Poisoned(45);
-    ASSERT_EQ(cuda::LayerNormWeightGradient<TypeParam>(
-                  nullptr, shape, {x.data(), dy.data(), nullptr},
-                  {statistics.data(), statistics.data() + 600},
+    ASSERT_EQ(cuda::LayerNormBackward<TypeParam>(
+                  nullptr, shape, {x.data(), dy.data(), nullptr}, gamma.data(),
+                  {statistics.data(), statistics.data() + 600}, nullptr,
                   {dgamma.data(), dbeta.data(), false}, scratch.data()),
               nullptr);
     if (before.empty()) before = dgamma.Read();
@@ -256,7 +280,7 @@ TYPED_TEST(RowKernels, BiasFillsRowsAndGetsItsGradient) {
     const KernelArray<TypeParam> on_bias(bias), on_residual(residual), dbias(bias);
     const auto y = KernelArray<TypeParam>::Poisoned(n);
     const auto zeros = KernelArray<TypeParam>::Poisoned(n);
-    const auto scratch = KernelArray<float>::Poisoned(cuda::ColumnScratch(shape, 1));
+    const auto scratch = KernelArray<float>::Poisoned(cuda::ColumnScratch(shape));
     ASSERT_EQ(cuda::BiasFill(nullptr, shape, on_bias.data(), on_residual.data(), y.data()),
               nullptr);
     ASSERT_EQ(cuda::BiasFill<TypeParam>(nullptr, shape, nullptr, nullptr, zeros.data()), nullptr);
@@ -278,7 +302,7 @@ TYPED_TEST(RowKernels, GradientsOfWeightsMayBeKeptInFloat) {
     const KernelArray<TypeParam> x(in.x), dy(in.dy), gamma(in.gamma), beta(in.beta);
     const auto y = KernelArray<TypeParam>::Poisoned(in.x.size());
     const auto statistics = KernelArray<float>::Poisoned(2 * shape.rows);
-    const auto scratch = KernelArray<float>::Poisoned(cuda::ColumnScratch(shape, 2));
+    const auto scratch = KernelArray<float>::Poisoned(cuda::NormScratch(shape));
     const KernelArray<float> dbias(before), dgamma(before), dbeta(before);
     const cuda::LayerNormSaved saved = {statistics.data(), statistics.data() + shape.rows};
     ASSERT_EQ(cuda::BiasGradient(nullptr, shape, static_cast<const TypeParam*>(dy.data()),
@@ -287,8 +311,8 @@ TYPED_TEST(RowKernels, GradientsOfWeightsMayBeKeptInFloat) {
     ASSERT_EQ(cuda::LayerNormForward<TypeParam>(nullptr, shape, x.data(),
                                                 {gamma.data(), beta.data(), 1e-5}, y.data(), saved),
               nullptr);
-    ASSERT_EQ((cuda::LayerNormWeightGradient<TypeParam, float>(
-                  nullptr, shape, {x.data(), dy.data(), nullptr}, saved,
+    ASSERT_EQ((cuda::LayerNormBackward<TypeParam, float>(
+                  nullptr, shape, {x.data(), dy.data(), nullptr}, gamma.data(), saved, nullptr,
                   {dgamma.data(), dbeta.data(), true}, scratch.data())),
               nullptr);
     const HostLayerNorm host = in.OnHost();

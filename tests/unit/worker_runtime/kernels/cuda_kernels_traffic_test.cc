@@ -53,7 +53,7 @@ TEST_F(KernelTraffic, OfLayerNorms) {
              z = Ones<uint16_t>(kNumbers);
   const auto gamma = Ones<uint16_t>(kShape.width), beta = Ones<uint16_t>(kShape.width);
   const auto mean = Ones<float>(kShape.rows), rstd = Ones<float>(kShape.rows);
-  const auto scratch = Ones<float>(cuda::ColumnScratch(kShape, 2));
+  const auto scratch = Ones<float>(cuda::NormScratch(kShape));
   const auto dgamma = Ones<float>(kShape.width), dbeta = Ones<float>(kShape.width);
   const cuda::LayerNormSaved saved = {mean.data(), rstd.data()};
   EXPECT_NEAR(BytesPerNumber(kNumbers,
@@ -65,18 +65,19 @@ TEST_F(KernelTraffic, OfLayerNorms) {
               4, kOfRows);
   EXPECT_NEAR(BytesPerNumber(kNumbers,
                              [&] {
-                               return cuda::LayerNormInputGradient<uint16_t>(
+                               return cuda::LayerNormBackward<uint16_t, float>(
                                    nullptr, kShape, {x.data(), y.data(), z.data()}, gamma.data(),
-                                   saved, z.data());
+                                   saved, z.data(), {dgamma.data(), dbeta.data(), false},
+                                   scratch.data());
                              }),
-              8, kOfRows);
+              8, 5 * kOfRows);
   EXPECT_NEAR(BytesPerNumber(kNumbers,
                              [&] {
-                               return cuda::LayerNormWeightGradient<uint16_t, float>(
-                                   nullptr, kShape, {x.data(), y.data(), nullptr}, saved,
-                                   {dgamma.data(), dbeta.data(), false}, scratch.data());
+                               return cuda::LayerNormBackward<uint16_t, float>(
+                                   nullptr, kShape, {x.data(), y.data(), z.data()}, gamma.data(),
+                                   saved, z.data(), {}, nullptr);
                              }),
-              4, 3 * kOfRows);
+              8, kOfRows);
 }
 
 // The row of the second read is in the cache: it is read and written once.
@@ -135,12 +136,13 @@ TEST_F(KernelTraffic, OfTheUpdate) {
   const auto gradient = Ones<float>(kCount), master = Ones<float>(kCount),
              first = Ones<float>(kCount), second = Ones<float>(kCount);
   const KernelArray<cuda::UpdateDecision> decision(std::vector{cuda::UpdateDecision{.updates = 1}});
+  const cuda::UpdateRun all = {.end = kCount};
   EXPECT_NEAR(BytesPerNumber(kCount,
                              [&] {
-                               return cuda::AdamWUpdate(nullptr, {}, decision.data(),
+                               return cuda::AdamWUpdate(nullptr, {&all, 1}, decision.data(),
                                                         {gradient.data(), master.data(),
                                                          first.data(), second.data(), value.data()},
-                                                        {}, kCount);
+                                                        {});
                              }),
               30, 0.1);
   const auto partials = Ones<double>(NumNormBlocks(kCount));
@@ -156,7 +158,7 @@ TEST_F(KernelTraffic, OfWhatStandsAroundProducts) {
   const auto x = Ones<uint16_t>(kNumbers), y = Ones<uint16_t>(kNumbers),
              dx = Ones<uint16_t>(kNumbers);
   const auto bias = Ones<float>(kShape.width);
-  const auto scratch = Ones<float>(cuda::ColumnScratch(kShape, 1));
+  const auto scratch = Ones<float>(cuda::ColumnScratch(kShape));
   EXPECT_NEAR(BytesPerNumber(kNumbers,
                              [&] {
                                return cuda::GeluBackward<uint16_t>(nullptr, x.data(), y.data(),

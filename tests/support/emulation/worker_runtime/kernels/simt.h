@@ -43,6 +43,7 @@ inline constexpr int kWarpSize = 32;
 template <typename... Parameters, typename... Arguments>
 LaunchError Launch(void (*kernel)(Parameters...), LaunchShape shape, StreamHandle stream,
                    Arguments... arguments) {
+  ++testing::BlockEmulator::launches;
   const auto run = [=]() -> std::string {
     const LaunchError error =
         testing::BlockEmulator::Run(shape, [&] { kernel(static_cast<Parameters>(arguments)...); });

@@ -68,11 +68,17 @@ def short(name):
 def threads_of(source, kernel):
     if source == 'cross_entropy' and kernel.startswith('RowKernel'):
         return 768
+    if kernel.startswith('AddStripsKernel'):
+        return 512
     return 32 if kernel.startswith(('DecideKernel', 'RoundKernel<')) else 128
 
 
 def dynamic_shared(source, kernel):
-    """As the launches of attention and of an embedding's gradient ask for it."""
+    """As the launches ask for it, rows being those of GPT-2 124M."""
+    if kernel.startswith(('AddStripsKernel', 'GradientStripKernel')):
+        return 4 * threads_of(source, kernel)
+    if source == 'layer_norm' and kernel.startswith('StripKernel'):
+        return 2 * 4 * 768
     if source == 'embedding' and 'GradientKernel' in kernel and not kernel.startswith('Position'):
         matches = 4 * 128 + 4 * 4
         return matches if kernel.startswith('Bucket') else matches + 2048 * (4 + 2)

@@ -609,10 +609,14 @@ class Run {
         return LoadOrStore(lane, in);
       case PtxOp::kLoadParameter: {
         const size_t bytes = BytesOf(in.type) * static_cast<size_t>(in.vector);
-        if (in.offset < 0 || static_cast<size_t>(in.offset) + bytes > arguments_.size()) {
+        // From a parameter, or from a place within one that was computed.
+        uint64_t place = static_cast<uint64_t>(in.offset);
+        if (in.num_operands > in.vector) place += Read(lane, in.operands[in.vector]);
+        if (!fault_.empty()) return;
+        if (place > arguments_.size() || bytes > arguments_.size() - place) {
           return Fault(lane, "behind the arguments");
         }
-        return Spread(lane, in, arguments_.data() + in.offset);
+        return Spread(lane, in, arguments_.data() + place);
       }
       case PtxOp::kStartCopy:
         return StartCopy(lane, in);

@@ -165,6 +165,13 @@ class Parser {
         .first->second;
   }
 
+  const PtxEntry::Parameter* ParameterNamed(absl::string_view name) const {
+    for (const PtxEntry::Parameter& parameter : entry_.parameters) {
+      if (name == parameter.name) return &parameter;
+    }
+    return nullptr;
+  }
+
   absl::StatusOr<PtxOperand> ReadOperand(absl::string_view text) {
     PtxOperand operand;
     operand.negated = absl::ConsumePrefix(&text, "!");
@@ -183,6 +190,9 @@ class Parser {
       operand.bits = text[0] == '-'
                          ? static_cast<uint64_t>(std::strtoll(number.c_str(), nullptr, 0))
                          : std::strtoull(number.c_str(), nullptr, 0);
+    } else if (const PtxEntry::Parameter* parameter = ParameterNamed(text)) {
+      operand.kind = PtxOperand::Kind::kNumber;  // where it lies among them
+      operand.bits = parameter->offset;
     } else if (absl::StrContains(text, "shared_memory")) {
       operand.kind = PtxOperand::Kind::kNumber;
       operand.bits = kPtxSharedBase;
@@ -199,11 +209,9 @@ class Parser {
     if (!parts.second.empty() && !absl::SimpleAtoi(parts.second, &to.offset)) {
       return absl::UnimplementedError(absl::StrCat("address ", text));
     }
-    for (const PtxEntry::Parameter& parameter : entry_.parameters) {
-      if (parts.first == parameter.name) {
-        to.offset += static_cast<int64_t>(parameter.offset);
-        return absl::OkStatus();
-      }
+    if (const PtxEntry::Parameter* parameter = ParameterNamed(parts.first)) {
+      to.offset += static_cast<int64_t>(parameter->offset);
+      return absl::OkStatus();
     }
     MUSTER_ASSIGN_OR_RETURN(to.operands[to.num_operands], ReadOperand(parts.first));
     ++to.num_operands;
