@@ -134,7 +134,7 @@ struct Operations {
     kernels::RoundingDraws draws;
   };
   void (*adamw)(Queue&, Updates updates, AdamWArrays arrays);
-  // Of `step` the momentum alone: the weight decay is the group's.
+  // `step` has the momentum alone: the weight decay is the group's.
   void (*sgd)(Queue&, kernels::SgdStep step, Updates updates, const Tensor& gradient,
               const Tensor& value, const Tensor& buffer);
   // `to` of bf16, as it follows `masters` of f32 after the last update that was taken

@@ -202,7 +202,8 @@ void Tape::Backward(const Activation& output, double scale) {
 }
 
 void Tape::Backward(const Activation& output, Tensor gradient) {
-  BeginBackward(output, std::move(gradient), true);
+  BeginBackward(output, std::move(gradient));
+  stage_ = Stage::kReplaysWhole;
   for (; !records_.empty(); records_.pop_back()) {
     ReplayInput(records_.back());
     ReplayWeight(records_.back());
@@ -216,10 +217,9 @@ void Tape::EndReplay() {
   stage_ = Stage::kReplayed;
 }
 
-void Tape::BeginBackward(const Activation& output, Tensor gradient, bool whole) {
+void Tape::BeginBackward(const Activation& output, Tensor gradient) {
   MUSTER_CHECK(status_.ok() && output.needs_gradient());
   MUSTER_CHECK(stage_ == Stage::kForward);  // every forward pass is replayed once
-  replays_whole_ = whole;
   AddGradient(output.slot, gradient);
 }
 
@@ -228,7 +228,7 @@ void Tape::BackwardInputs(const Activation& output, double scale) {
 }
 
 void Tape::BackwardInputs(const Activation& output, Tensor gradient) {
-  BeginBackward(output, std::move(gradient), false);
+  BeginBackward(output, std::move(gradient));
   for (size_t i = records_.size(); i-- > 0;) ReplayInput(records_[i]);
   stage_ = Stage::kWeightsAreDue;
 }

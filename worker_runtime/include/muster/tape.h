@@ -154,7 +154,7 @@ class Tape {
 
   // For gradient functions: each weight gradient of this replay follows its input gradient at once,
   // so that a kernel that makes both in one pass may do so with the input gradient.
-  bool replays_whole() const { return replays_whole_; }
+  bool replays_whole() const { return stage_ == Stage::kReplaysWhole; }
 
   // Adds `gradient` to the gradient of the activation of `slot`. The tensor is shared, not copied,
   // and may be added to several activations. Does nothing for kNoGradient.
@@ -239,11 +239,11 @@ class Tape {
     size_t region_end = 0;
   };
 
-  enum class Stage { kEmpty, kForward, kWeightsAreDue, kReplayed };
+  enum class Stage { kEmpty, kForward, kReplaysWhole, kWeightsAreDue, kReplayed };
 
   // Begins a forward pass; the first one after a replay starts afresh.
   void BeginForward();
-  void BeginBackward(const Activation& output, Tensor gradient, bool whole);
+  void BeginBackward(const Activation& output, Tensor gradient);
   RecordedOperation& NewRecord(absl::Span<Parameter* const> weights);
   int NewSlot();
   Tensor Seed(const Activation& output, double scale);
@@ -271,7 +271,6 @@ class Tape {
   std::vector<Tensor> gradients_;  // by slot
   std::vector<int> uses_left_;     // by Parameter::index: records whose weight gradient is to come
   Stage stage_ = Stage::kEmpty;
-  bool replays_whole_ = false;
   const void* one_ = nullptr;
   absl::Status status_;
 

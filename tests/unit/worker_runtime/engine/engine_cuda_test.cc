@@ -149,7 +149,7 @@ int64_t LaunchesOfUpdate(const Plan& plan, int layers) {
   return launches.front();
 }
 
-// Of two groups that alternate: weights decay, and biases and norms do not. One bucket.
+// Two groups alternate: weights decay, and biases and norms do not. There is one bucket.
 TEST(EngineOnCuda, UpdatesManyParametersByAsFewLaunchesAsFew) {
   for (const UpdateRule::Kind kind : {UpdateRule::Kind::kAdamW, UpdateRule::Kind::kSgd}) {
     Plan plan = SmallPlan(SumMode::kFast, 1);
