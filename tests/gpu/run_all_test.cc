@@ -139,7 +139,7 @@ class BareRoot {
     argv.insert(argv.end(), words.begin(), words.end());
     return Start(argv);
   }
-  // With a /proc, as every machine has one.
+  // Programs find a /proc there, as on every machine.
   SubprocessResult Start(const std::vector<std::string>& words) {
     std::vector<std::string> argv = {
         "/usr/bin/unshare",

@@ -17,7 +17,8 @@ namespace muster::advice {
 struct JobShape {
   int64_t world_size = 1;
   int64_t ranks_of_node = 0;  // 0: all, or 8 where there are more
-  // That will train, which knows what its libraries work in. Null: one as the options have it.
+  // The device that will train knows what its libraries work in. Null: one is planned as the
+  // options have it.
   const Device* device = nullptr;
 };
 

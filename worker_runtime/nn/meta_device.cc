@@ -140,7 +140,7 @@ class MetaGpu final : public Device {
   bool has_elements() const override { return false; }
   const Device& meta() const override { return *this; }
   bool ComputesIn(DType dtype) const override { return CudaComputesIn(dtype); }
-  // As CudaOperations has them.
+  // The ways are those of CudaOperations.
   const Operations& operations(DType dtype) const override;
 
   // The formula, or what the library says where that is more.

@@ -222,7 +222,7 @@ absl::Status Trainer::FitMemory() {
   if (!fits.ok() || refusing[0] == 0) return fits;
   return absl::FailedPreconditionError(absl::StrCat(
       "the plan does not fit the memory of ", refusing[0],
-      " other ranks, whose messages say what would; their GPUs have another version of cuDNN"));
+      " other ranks, where cuDNN works in more than here; their messages say what would fit"));
 }
 
 // Each of these fails on all ranks or on none, so that nobody waits for a rank that has gone.

@@ -609,7 +609,7 @@ class Run {
         return LoadOrStore(lane, in);
       case PtxOp::kLoadParameter: {
         const size_t bytes = BytesOf(in.type) * static_cast<size_t>(in.vector);
-        // From a parameter, or from a place within one that was computed.
+        // The place is a parameter's, or one within it that was computed.
         uint64_t place = static_cast<uint64_t>(in.offset);
         if (in.num_operands > in.vector) place += Read(lane, in.operands[in.vector]);
         if (!fault_.empty()) return;
