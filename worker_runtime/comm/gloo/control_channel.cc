@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/comm/failure_cell.h"
 #include "worker_runtime/comm/gloo/exchange.h"
 #include "worker_runtime/comm/gloo/sigpipe_block.h"
 
@@ -89,6 +90,19 @@ std::vector<int> ControlPeers(int rank, int size) {
   return peers;
 }
 
+namespace {
+
+// A rank that ends with an error of its own may still be about to say it. Were its peers to fail
+// first, the launcher would take one of them for the cause and end it before it has spoken.
+void LetPeerSpeakFirst(WaitPoint& point) {
+  FailureCell interrupted;
+  if (!point.Begin([&interrupted] { interrupted.Set(absl::AbortedError("interrupted")); })) return;
+  interrupted.WaitFor(MonoNow() + kControlReasonTime).IgnoreError();
+  point.End();
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<GlooMesh>> ConnectControl(std::shared_ptr<GlooDevice> device,
                                                          std::shared_ptr<Store> store,
                                                          const MeshOptions& options) {
@@ -103,6 +117,7 @@ absl::StatusOr<std::unique_ptr<GlooMesh>> ConnectControl(std::shared_ptr<GlooDev
           ? 0
           : abort_switch->Enter([&connecting](absl::string_view) { connecting.Interrupt(); });
   const absl::Status status = mesh->Reach(ControlPeers(options.rank, options.size), connecting);
+  if (absl::IsUnavailable(status)) LetPeerSpeakFirst(connecting);
   device->watch->Remove(entry);
   if (abort_switch != nullptr) {
     abort_switch->Leave(place);

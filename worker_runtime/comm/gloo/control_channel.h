@@ -31,15 +31,17 @@
 
 namespace muster::comm {
 
-// A peer that closes its data connections has told why over the control channel. How long a rank
-// waits for that before it makes its own sentence, and how long one that ends goes on telling.
+// A peer that closes its data connections has told why over the control channel, and one that is
+// gone while ranks connect is about to say so on stderr. How long a rank waits for that before it
+// makes its own sentence, and how long one that ends goes on telling.
 inline constexpr absl::Duration kControlReasonTime = absl::Milliseconds(700);
 inline constexpr absl::Duration kControlFlushTime = absl::Milliseconds(500);
 
 // Whom `rank` is connected with, in ascending order.
 std::vector<int> ControlPeers(int rank, int size);
 
-// The mesh of a control channel, connected.
+// The mesh of a control channel, connected. A peer that cannot be reached is told of after
+// kControlReasonTime.
 //
 // Errors: kDeadlineExceeded: options.deadline passed; kAborted: options.abort_switch was thrown;
 //         GlooMesh::Reach's.

@@ -2,6 +2,7 @@
 #include "worker_runtime/comm/gloo/gloo_mesh.h"
 
 #include <dlfcn.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -10,6 +11,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -21,6 +23,7 @@
 #include "absl/synchronization/notification.h"
 #include "proto/io/unique_fd.h"
 #include "tests/support/status_matchers.h"
+#include "worker_runtime/comm/gloo/control_channel.h"
 #include "worker_runtime/comm/memory_store.h"
 
 namespace {
@@ -50,6 +53,8 @@ namespace muster::comm {
 namespace {
 
 using muster::testing::IsOk;
+using muster::testing::StatusIs;
+using ::testing::HasSubstr;
 
 constexpr int kRanks = 64;
 
@@ -158,6 +163,37 @@ TEST(StrangeConnection, MayBeClosedAtTheMomentItFails) {
   point.Interrupt();
   reaching.join();
   EXPECT_FALSE(reached.ok());
+}
+
+// Where a rank has ended as soon as it had connected, its peer's error would be the first of the
+// job and hide the reason.
+TEST(ConnectControl, TellsOfAPeerThatIsGoneAfterThePeerHadTimeToSayWhy) {
+  auto store = std::make_shared<MemoryStore>();
+  const auto device = OpenGlooDevice("127.0.0.1", "lo");
+  ASSERT_THAT(device, IsOk());
+  absl::Status status;
+  MonoTime failed;
+  std::thread rank([&] {
+    status = ConnectControl(*device, store,
+                            {.rank = 1,
+                             .size = 2,
+                             .group = "world",
+                             .prefix = "control",
+                             .deadline = MonoNow() + absl::Minutes(1)})
+                 .status();
+    failed = MonoNow();
+  });
+  auto address = store->Wait("control/1/0", MonoNow() + absl::Minutes(1));
+  ASSERT_THAT(address, IsOk());
+  // A port where nobody listens, below that of the rank, which therefore is the one to connect.
+  const in_port_t port = htons(256);
+  std::memcpy(address->data() + offsetof(sockaddr_in, sin_port), &port, sizeof port);
+  const MonoTime gone = MonoNow();
+  ASSERT_THAT(store->Set("control/0/1", *address, MonoNow()), IsOk());
+  rank.join();
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cannot connect with rank 0")));
+  EXPECT_GE(failed - gone, kControlReasonTime);
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, StrangeConnections, ::testing::Values(End::kReset, End::kGarbage),
