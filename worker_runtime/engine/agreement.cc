@@ -106,4 +106,16 @@ absl::StatusOr<std::string> FromRank(Communicator& world, int root,
   return text;
 }
 
+absl::Status AllOrNone(Communicator& world, const absl::Status& own) {
+  std::vector<int64_t> first = {own.ok() ? world.size() : world.rank()};
+  MUSTER_RETURN_IF_ERROR(world.AllReduce(BufferOf(first), {.op = ReduceOp::kMin}).Wait());
+  const int failed = static_cast<int>(first[0]);
+  if (failed == world.size()) return absl::OkStatus();
+  absl::StatusOr<std::string> words = std::string();
+  if (world.rank() == failed) words = own;
+  const absl::Status error = FromRank(world, failed, std::move(words)).status();
+  if (failed == 0) return error;
+  return absl::Status(error.code(), absl::StrCat("rank ", failed, ": ", error.message()));
+}
+
 }  // namespace muster

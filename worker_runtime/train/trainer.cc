@@ -215,14 +215,8 @@ absl::Status Trainer::FitMemory() {
   MUSTER_ASSIGN_OR_RETURN(const plan::PlanPageInput job, advice::PlanJob(limited, shape));
   MUSTER_RETURN_IF_ERROR(advice::CheckOffload(job));
   options_.plan.plan.gradient_reduction = job.options.plan.gradient_reduction;
-  const absl::Status fits = advice::CheckFits(job, limited, shape, least[0]);
   // Ranks whose libraries work in more may be alone with that.
-  std::vector<int64_t> refusing = {fits.ok() ? 0 : 1};
-  MUSTER_RETURN_IF_ERROR(world_->AllReduce(BufferOf(refusing)).Wait());
-  if (!fits.ok() || refusing[0] == 0) return fits;
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the plan does not fit the memory of ", refusing[0],
-      " other ranks, where cuDNN works in more than here; their messages say what would fit"));
+  return AllOrNone(*world_, advice::CheckFits(job, limited, shape, least[0]));
 }
 
 // Each of these fails on all ranks or on none, so that nobody waits for a rank that has gone.
@@ -232,7 +226,7 @@ absl::Status Trainer::BuildTogether() {
   MUSTER_RETURN_IF_ERROR(FitMemory());
   if (!options_.save.empty()) MUSTER_RETURN_IF_ERROR(CheckSaveDirectory());
   if (!options_.trace.directory.empty()) {
-    MUSTER_RETURN_IF_ERROR(PrepareSaveDirectory(options_.trace.directory));
+    MUSTER_RETURN_IF_ERROR(AllOrNone(*world_, PrepareSaveDirectory(options_.trace.directory)));
   }
   MUSTER_RETURN_IF_ERROR(BuildModel());
   MUSTER_ASSIGN_OR_RETURN(

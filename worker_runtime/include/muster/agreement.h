@@ -41,4 +41,9 @@ absl::StatusOr<std::string> FromRank(Communicator& world, int root,
                                      absl::StatusOr<std::string> result);
 absl::StatusOr<std::string> FromRankZero(Communicator& world, absl::StatusOr<std::string> result);
 
+// All ranks go on, or none: on every rank the error of the first that has one.
+//
+// Errors: `own` of that rank, which is named unless it is rank 0; the communicator's.
+absl::Status AllOrNone(Communicator& world, const absl::Status& own);
+
 }  // namespace muster

@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
@@ -76,6 +77,19 @@ TEST(FromRank, CarriesTextAndErrorsOfAnyRankToEveryRank) {
     return FromRank(world, 1, result).status();
   });
   EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kPermissionDenied, "not yours")));
+}
+
+TEST(AllOrNone, GivesEveryRankTheErrorOfTheFirstThatHasOne) {
+  const auto all = [](int first_that_fails) {
+    return OnRanks<absl::Status>(4, [&](Communicator& world) {
+      const bool fails = world.rank() >= first_that_fails;
+      return AllOrNone(world, fails ? absl::NotFoundError(absl::StrCat("no D", world.rank()))
+                                    : absl::OkStatus());
+    });
+  };
+  EXPECT_THAT(all(4), Each(IsOk()));
+  EXPECT_THAT(all(2), Each(StatusIs(absl::StatusCode::kNotFound, "rank 2: no D2")));
+  EXPECT_THAT(all(0), Each(StatusIs(absl::StatusCode::kNotFound, "no D0")));
 }
 
 TEST(FromRankZero, WaitsAsLongAsRankZeroTakes) {
