@@ -1,6 +1,7 @@
 #include "worker_runtime/plan/update_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -54,11 +55,18 @@ namespace {
 constexpr int64_t kMostSteps = int64_t{1} << 48;  // products with it still fit 64 bits
 constexpr double kHighestLearningRate = 1e6;
 constexpr double kHighestLossScale = 0x1p127;  // in 32 bits
+constexpr double kLeastEpsilon = std::numeric_limits<float>::min();
 
 absl::Status CheckRule(const UpdateRule& rule) {
   MUSTER_RETURN_IF_ERROR(CheckBelowOne("update.beta1", rule.beta1));
   MUSTER_RETURN_IF_ERROR(CheckBelowOne("update.beta2", rule.beta2));
   MUSTER_RETURN_IF_ERROR(CheckPositive("update.epsilon", rule.epsilon));
+  if (rule.epsilon < kLeastEpsilon) {
+    return Bad("update.epsilon", ExactText(rule.epsilon),
+               absl::StrCat(kLeastEpsilon,
+                            " or more: a smaller one is 0 in 32 bits, and 0 / 0 "
+                            "where a gradient is 0"));
+  }
   MUSTER_RETURN_IF_ERROR(CheckNotNegative("update.weight_decay", rule.weight_decay));
   MUSTER_RETURN_IF_ERROR(CheckBelowOne("update.momentum", rule.momentum));
   if (rule.kind != UpdateRule::Kind::kSgd && rule.momentum != 0) {

@@ -64,6 +64,7 @@ TEST(PlanValidate, RefusesNumbersOutOfRangeWithFieldValueAndRange) {
   ExpectRefused([](Plan& p) { p.update.beta1 = 1; }, "at least 0 and below 1, not 1");
   ExpectRefused([](Plan& p) { p.update.beta2 = -0.5; }, "at least 0 and below 1, not -0.5");
   ExpectRefused([](Plan& p) { p.update.epsilon = 0; }, "a finite number above 0, not 0");
+  ExpectRefused([](Plan& p) { p.update.epsilon = 1e-46; }, "is 0 in 32 bits");
   ExpectRefused([](Plan& p) { p.update.weight_decay = -1; }, "0 or more, not -1");
   ExpectRefused([](Plan& p) { p.learning_rate.peak = -1; }, "learning_rate.peak must be between 0");
   ExpectRefused([](Plan& p) { p.learning_rate.warmup_steps = -1; }, "warmup_steps must be between");
