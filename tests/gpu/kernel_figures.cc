@@ -249,7 +249,7 @@ void AttentionByCudnn(Figures& figures) {
     const int64_t n = shape.batch * shape.sequence * shape.heads * shape.head_width;
     const Array<uint16_t> qkv(3 * n), dqkv(3 * n), out(n), dout(n);
     const Array<float> log_sums(shape.batch * shape.heads * shape.sequence);
-    const AttentionWorkspace bytes = (*library)->WorkspaceOf(attention);
+    const kernels::AttentionWorkspace bytes = (*library)->WorkspaceOf(attention);
     const Array<char> workspace(std::max(bytes.forward, bytes.backward));
     const double product = static_cast<double>(n) * static_cast<double>(shape.sequence);
     const std::string by = (same_bits ? "with the same bits by " : "by ") + (*library)->name();

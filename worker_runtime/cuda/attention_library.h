@@ -12,6 +12,7 @@
 #include "muster/dtype.h"
 #include "worker_runtime/cuda/cuda_api.h"
 #include "worker_runtime/kernels/attention.h"
+#include "worker_runtime/kernels/library_attention.h"
 
 namespace muster {
 
@@ -39,13 +40,8 @@ struct AttentionBackwardArrays {
   void* workspace = nullptr;  // AttentionLibrary::WorkspaceOf
 };
 
-// Bytes of memory that the passes of a layer work in.
-struct AttentionWorkspace {
-  int64_t forward = 0;
-  int64_t backward = 0;
-};
 // What plans of memory count with.
-AttentionWorkspace PlannedWorkspace(const LibraryAttention& attention);
+kernels::AttentionWorkspace PlannedWorkspace(const LibraryAttention& attention);
 
 // Threads: safe, on one stream at a time.
 class AttentionLibrary {
@@ -58,7 +54,7 @@ class AttentionLibrary {
   // Errors: kUnimplemented: it has them not, and why. Its own.
   virtual absl::Status Prepare(const LibraryAttention& attention) = 0;
   // What it works in, once it is prepared: as is planned, or more.
-  virtual AttentionWorkspace WorkspaceOf(const LibraryAttention& attention) = 0;
+  virtual kernels::AttentionWorkspace WorkspaceOf(const LibraryAttention& attention) = 0;
   // Put a pass on the stream, once it is prepared.
   virtual absl::Status Forward(CudaStream stream, const LibraryAttention& attention,
                                const AttentionForwardArrays& arrays) = 0;

@@ -9,7 +9,7 @@
 
 namespace muster {
 
-AttentionWorkspace PlannedWorkspace(const LibraryAttention& attention) {
+kernels::AttentionWorkspace PlannedWorkspace(const LibraryAttention& attention) {
   return {.forward = kernels::LibraryForwardBytes(),
           .backward = kernels::LibraryBackward(attention.shape, attention.same_bits).bytes()};
 }

@@ -70,14 +70,13 @@ std::unique_ptr<const Device> MetaOf(const CudaParts& parts) {
   AttentionLibrary* const library = parts.attention.get();
   if (library == nullptr) return nullptr;
   const bool same_bits = parts.attention_same_bits;
-  return MakeMetaOfGpu(
-      same_bits ? GpuAttention::kLibrarySameBits : GpuAttention::kLibrary,
-      [library, same_bits](const kernels::AttentionShape& shape, DType type) -> LibraryBytes {
-        const LibraryAttention attention = {shape, type, same_bits};
-        if (!library->Prepare(attention).ok()) return {};
-        const AttentionWorkspace bytes = library->WorkspaceOf(attention);
-        return {.forward = bytes.forward, .backward = bytes.backward};
-      });
+  return MakeMetaOfGpu(same_bits ? GpuAttention::kLibrarySameBits : GpuAttention::kLibrary,
+                       [library, same_bits](const kernels::AttentionShape& shape,
+                                            DType type) -> kernels::AttentionWorkspace {
+                         const LibraryAttention attention = {shape, type, same_bits};
+                         if (!library->Prepare(attention).ok()) return {};
+                         return library->WorkspaceOf(attention);
+                       });
 }
 
 }  // namespace

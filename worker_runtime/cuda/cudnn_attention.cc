@@ -71,8 +71,8 @@ class CudnnAttention final : public AttentionLibrary {
     return plans_.emplace(key, std::move(made)).first->second.status();
   }
 
-  AttentionWorkspace WorkspaceOf(const LibraryAttention& attention) override {
-    AttentionWorkspace bytes = PlannedWorkspace(attention);
+  kernels::AttentionWorkspace WorkspaceOf(const LibraryAttention& attention) override {
+    kernels::AttentionWorkspace bytes = PlannedWorkspace(attention);
     base::MutexLock lock(mu_);
     const auto found = plans_.find(KeyOf(attention));
     if (found == plans_.end() || !found->second.ok()) return bytes;

@@ -18,6 +18,12 @@ constexpr int64_t RoundedUp(int64_t count, int64_t multiple) {
   return (count + multiple - 1) / multiple * multiple;
 }
 
+// Bytes of memory that the passes of a layer work in.
+struct AttentionWorkspace {
+  int64_t forward = 0;
+  int64_t backward = 0;
+};
+
 constexpr int64_t LibraryForwardBytes() { return kLibraryTables; }
 
 // Memory of the backward pass, in the order of its arrays.

@@ -133,8 +133,8 @@ constexpr Operations kOperations = {.copy = &Count,
 
 class MetaGpu final : public Device {
  public:
-  explicit MetaGpu(GpuAttention attention, LibraryBytesOf bytes_of = nullptr)
-      : attention_(attention), bytes_of_(std::move(bytes_of)) {}
+  explicit MetaGpu(GpuAttention attention, WorkspaceOf workspace_of = nullptr)
+      : attention_(attention), workspace_of_(std::move(workspace_of)) {}
 
   absl::string_view name() const override { return "meta cuda"; }
   bool has_elements() const override { return false; }
@@ -144,10 +144,10 @@ class MetaGpu final : public Device {
   const Operations& operations(DType dtype) const override;
 
   // The formula, or what the library says where that is more.
-  LibraryBytes BytesOf(const kernels::AttentionShape& shape, DType type) const {
+  kernels::AttentionWorkspace BytesOf(const kernels::AttentionShape& shape, DType type) const {
     const bool same_bits = attention_ == GpuAttention::kLibrarySameBits;
-    LibraryBytes bytes;
-    if (bytes_of_) bytes = bytes_of_(shape, type);
+    kernels::AttentionWorkspace bytes;
+    if (workspace_of_) bytes = workspace_of_(shape, type);
     bytes.forward = std::max(bytes.forward, kernels::LibraryForwardBytes());
     bytes.backward = std::max(bytes.backward, kernels::LibraryBackward(shape, same_bits).bytes());
     return bytes;
@@ -155,7 +155,7 @@ class MetaGpu final : public Device {
 
  private:
   const GpuAttention attention_;
-  const LibraryBytesOf bytes_of_;
+  const WorkspaceOf workspace_of_;
 };
 
 // What a GPU's kernels work in.
@@ -196,21 +196,22 @@ struct GpuKernels {
     Take(queue, DType::kF32, OwnBackward(shape));
     queue.Count();
   }
-  static LibraryBytes LibraryBytesOf(const Queue& queue, const kernels::AttentionShape& shape,
-                                     DType type) {
+  static kernels::AttentionWorkspace LibraryBytes(const Queue& queue,
+                                                  const kernels::AttentionShape& shape,
+                                                  DType type) {
     return static_cast<const MetaGpu&>(queue.device()).BytesOf(shape, type);
   }
   static void LibraryAttentionForward(Queue& queue, kernels::AttentionShape shape,
                                       const Tensor& qkv, const Tensor& out, const Tensor& saved,
                                       const Tensor& scratch) {
-    const int64_t bytes = LibraryBytesOf(queue, shape, qkv.dtype()).forward;
+    const int64_t bytes = LibraryBytes(queue, shape, qkv.dtype()).forward;
     Take(queue, DType::kF32, (bytes + kFloat - 1) / kFloat);
     CountAttention(queue, shape, qkv, out, saved, scratch);
   }
   static void LibraryAttentionBackward(Queue& queue, kernels::AttentionShape shape,
                                        Operations::AttentionGradient in, const Tensor&,
                                        const Tensor&) {
-    const int64_t bytes = LibraryBytesOf(queue, shape, in.qkv.dtype()).backward;
+    const int64_t bytes = LibraryBytes(queue, shape, in.qkv.dtype()).backward;
     Take(queue, DType::kF32, std::max((bytes + kFloat - 1) / kFloat, OwnBackward(shape)));
     queue.Count();
   }
@@ -294,8 +295,8 @@ const Device& MetaOfGpus(GpuAttention attention) {
   return own;
 }
 
-std::unique_ptr<const Device> MakeMetaOfGpu(GpuAttention attention, LibraryBytesOf bytes_of) {
-  return std::make_unique<const MetaGpu>(attention, std::move(bytes_of));
+std::unique_ptr<const Device> MakeMetaOfGpu(GpuAttention attention, WorkspaceOf workspace_of) {
+  return std::make_unique<const MetaGpu>(attention, std::move(workspace_of));
 }
 
 const Device& Device::Meta() {

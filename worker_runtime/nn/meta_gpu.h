@@ -1,13 +1,13 @@
 // Sizes as a GPU has them.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 
 #include "muster/device.h"
 #include "muster/dtype.h"
 #include "worker_runtime/kernels/attention.h"
+#include "worker_runtime/kernels/library_attention.h"
 
 namespace muster {
 
@@ -19,15 +19,10 @@ enum class GpuAttention { kOwn, kLibrary, kLibrarySameBits };
 // kernels take.
 const Device& MetaOfGpus(GpuAttention attention = GpuAttention::kOwn);
 
-// What a library that is there works in, of which the formula (kernels/library_attention.h) may
-// know too little.
-struct LibraryBytes {
-  int64_t forward = 0;
-  int64_t backward = 0;
-};
-using LibraryBytesOf =
-    std::function<LibraryBytes(const kernels::AttentionShape& shape, DType type)>;
-// `attention` is by a library. Threads: those of `bytes_of`.
-std::unique_ptr<const Device> MakeMetaOfGpu(GpuAttention attention, LibraryBytesOf bytes_of);
+// What a library that is there works in, of which the formula may know too little.
+using WorkspaceOf =
+    std::function<kernels::AttentionWorkspace(const kernels::AttentionShape& shape, DType type)>;
+// `attention` is by a library. Threads: those of `workspace_of`.
+std::unique_ptr<const Device> MakeMetaOfGpu(GpuAttention attention, WorkspaceOf workspace_of);
 
 }  // namespace muster

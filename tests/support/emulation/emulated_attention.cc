@@ -80,8 +80,8 @@ absl::Status EmulatedAttention::CheckPrepared(const LibraryAttention& attention)
   return absl::InternalError("emulated attention: not prepared");
 }
 
-AttentionWorkspace EmulatedAttention::WorkspaceOf(const LibraryAttention& attention) {
-  AttentionWorkspace bytes = PlannedWorkspace(attention);
+kernels::AttentionWorkspace EmulatedAttention::WorkspaceOf(const LibraryAttention& attention) {
+  kernels::AttentionWorkspace bytes = PlannedWorkspace(attention);
   bytes.forward += options_.more_bytes;
   bytes.backward += options_.more_bytes;
   return bytes;

@@ -37,7 +37,7 @@ class EmulatedAttention final : public AttentionLibrary {
 
   std::string name() const override { return "an emulated library"; }
   absl::Status Prepare(const LibraryAttention& attention) override;
-  AttentionWorkspace WorkspaceOf(const LibraryAttention& attention) override;
+  kernels::AttentionWorkspace WorkspaceOf(const LibraryAttention& attention) override;
   absl::Status Forward(CudaStream stream, const LibraryAttention& attention,
                        const AttentionForwardArrays& arrays) override;
   absl::Status Backward(CudaStream stream, const LibraryAttention& attention,
