@@ -289,6 +289,17 @@ absl::Status ReadValues(const Grammar& grammar, const CommandLine& line) {
   return absl::OkStatus();
 }
 
+std::string TextOfCommonValues(const Grammar& grammar, const CommandLine& line) {
+  std::string out;
+  for (const Option& option : grammar.options) {
+    if (option.may_differ) continue;
+    const Given* const given = line.Find(option.name);
+    absl::StrAppend(&out, "--", option.name, "=",
+                    given == nullptr ? "not given" : absl::StrJoin(given->texts, " "), "\n");
+  }
+  return out;
+}
+
 absl::Status InWordsOf(const Grammar& grammar, const CommandLine& line,
                        const absl::Status& status) {
   const absl::string_view text = status.message();

@@ -38,8 +38,9 @@ struct Option {
   std::vector<std::string> variables = {};
   char short_name = 0;
   std::vector<std::string> other_names = {};  // spellings that are understood but not shown
-  std::string field = {};  // what the check of the finished values calls it; empty: as `name`
-  bool is_list = false;    // takes one value or more; repeated, it adds to them
+  std::string field = {};   // what the check of the finished values calls it; empty: as `name`
+  bool is_list = false;     // takes one value or more; repeated, it adds to them
+  bool may_differ = false;  // between the processes of a job: TextOfCommonValues leaves it out
 };
 
 // What a program's command line looks like.
@@ -87,6 +88,10 @@ absl::StatusOr<CommandLine> Split(const Grammar& grammar, const std::vector<std:
 //
 // Errors: those of the rows' `read`, with source and value in front: "--nnodes=x: expected ...".
 absl::Status ReadValues(const Grammar& grammar, const CommandLine& line);
+
+// What has to be alike in all processes of a job: a line "--name=value" for each row of the table,
+// "--name=not given" for those that `line` lacks.
+std::string TextOfCommonValues(const Grammar& grammar, const CommandLine& line);
 
 // `status` of a check of finished values, in the words of the command line. A message that begins
 // with a row's field ("learning_rate.peak must be ...") begins with its option; one that begins

@@ -357,6 +357,17 @@ TEST_F(Training, RefusesRanksWhoseDataAreOthersOfTheSameLength) {
               ContainsRegex("SHA-256 of --data is [0-9a-f]+ on rank 0 and .* on rank 1"));
 }
 
+TEST_F(Training, RefusesRanksOfWhichOneWasGivenAnotherOption) {
+  const std::string worker =
+      ShellScript("worker.sh", absl::StrCat("exec ", MUSTER_TRAIN,
+                                            " --steps=2 --layers=1 --heads=2 --width=16 "
+                                            "--context=16 --batch_size=2 --sample_tokens=1$RANK"));
+  const SubprocessResult result = Run({"run", "--nproc_per_node=2", worker});
+  EXPECT_THAT(result, ExitsWith(2));
+  EXPECT_THAT(result.err,
+              HasSubstr("--sample_tokens is 10 on rank 0 and --sample_tokens is 11 on rank 1"));
+}
+
 TEST_F(Training, SaysWhatItGoesOnWithThatItWasNotTrainedWith) {
   ASSERT_THAT(Train(1, {"--steps=2", "--save", Out("saved")}), ExitsWith(0));
   const SubprocessResult same = Train(1, {"--steps=2", "--resume", Out("saved")});

@@ -216,9 +216,9 @@ class Adding {
 
 std::vector<Option> ConfigFileRows() {
   const auto row = [](const char* name, const char* what) {
-    return Option{.name = name, .value_name = "FILE", .help = what, .read = [](const std::string&) {
-                    return absl::OkStatus();  // AddConfigFiles has read it
-                  }};
+    const auto is_read = [](const std::string&) { return absl::OkStatus(); };  // by AddConfigFiles
+    return Option{
+        .name = name, .value_name = "FILE", .help = what, .read = is_read, .may_differ = true};
   };
   std::vector<Option> rows = {
       row("deepspeed", "DeepSpeed configuration file (JSON); options override it"),

@@ -52,7 +52,8 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
        .value_name = "FILE ...",
        .help = absl::StrCat("text or token files (default: the texts in ", kDefaultTexts, ")"),
        .read = AddTo(ParseName, out.data),
-       .is_list = true},
+       .is_list = true,
+       .may_differ = true},  // what the files hold may not
       {.name = "save",
        .value_name = "DIR",
        .help = "write a checkpoint to DIR at the end",
@@ -109,16 +110,19 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
       {.name = "log_every",
        .value_name = "N",
        .help = "steps per line (default: 20 to 40 lines)",
-       .read = IntoBetween(1, kMaxCount, out.print.log_every)},
+       .read = IntoBetween(1, kMaxCount, out.print.log_every),
+       .may_differ = true},
       {.name = "trace",
        .value_name = "DIR",
        .help = "write what each rank did in its first steps as a time line for ui.perfetto.dev; "
                "where DIR is the job's --log_dir, muster report --trace puts all in one",
-       .read = Into(ParseText, out.trace.directory)},
+       .read = Into(ParseText, out.trace.directory),
+       .may_differ = true},
       {.name = "trace_steps",
        .value_name = "N",
        .help = absl::StrCat("steps in the time line of --trace (", out.trace.steps, ")"),
-       .read = IntoBetween(1, 1000, out.trace.steps)},
+       .read = IntoBetween(1, 1000, out.trace.steps),
+       .may_differ = true},
       {.name = "quiet",
        .help = "print only failures, and the hash if asked for",
        .read = Into(ParseBool, out.print.quiet)},
@@ -181,6 +185,7 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   command.warnings.insert(command.warnings.end(), report.warnings.begin(), report.warnings.end());
   command.without_effect = std::move(report.without_effect);
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
+  options.common = command_line::TextOfCommonValues(grammar, line);
   if (options.save_every > 0 && options.save.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("--save_every=", options.save_every,
                                                    " needs --save=DIR, which says where to save"));

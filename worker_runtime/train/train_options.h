@@ -46,6 +46,8 @@ struct TrainOptions {
   std::optional<std::string> prompt;  // which the sample continues
   TraceOptions trace;
   PrintOptions print;
+
+  std::string common;  // command_line::TextOfCommonValues
 };
 
 struct TrainCommand {

@@ -307,21 +307,10 @@ absl::Status Trainer::CheckSaveDirectory() {
   return FromRankZero(*world_, std::move(prepared)).status();
 }
 
-// Plan and parameters are the engine's to compare; the rest decides what the ranks do next.
 absl::Status Trainer::CheckOptionsAgree() {
-  return CheckAgreement(
-      *world_,
-      absl::StrCat("--steps=", options_.plan.steps, "\n--batch_size=", options_.plan.batch_size,
-                   "\n--heads=", config_.heads, "\n--device=", options_.plan.device,
-                   "\n--capture_steps=", options_.capture_steps.value_or(false),
-                   "\n--register_buffers=", options_.register_buffers,
-                   "\n--cuda_attention=", ToString(options_.plan.cuda_attention),
-                   "\nnumber of tokens in --data=", so_far_.data.tokens->num_tokens(),
-                   "\nSHA-256 of --data=", so_far_.data.sha256, "\n--save=", options_.save,
-                   "\n--save_every=", options_.save_every, "\n--resume=", options_.resume,
-                   "\n--base=", options_.base, "\n--survive=", options_.survive,
-                   "\n--quiet=", options_.print.quiet, "\n--sample_tokens=", options_.sample_tokens,
-                   "\n--hash=", options_.print.hash, "\n"));
+  return CheckAgreement(*world_, absl::StrCat(options_.common, "number of tokens in --data=",
+                                              so_far_.data.tokens->num_tokens(),
+                                              "\nSHA-256 of --data=", so_far_.data.sha256));
 }
 
 absl::Status Trainer::Resume() {

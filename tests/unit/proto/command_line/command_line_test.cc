@@ -247,5 +247,15 @@ TEST(InWordsOf, NamesTheVariableThatAValueCameFrom) {
   EXPECT_EQ(InWordsOf(grammar, Taken({"--num_restarts=-1", "x"}), status), status);
 }
 
+TEST(TextOfCommonValues, HasARowPerLineGivenOrNotAndLeavesOutWhatMayDiffer) {
+  Program program;
+  Grammar grammar = program.MakeGrammar(/*ends_at_script=*/false);
+  for (Option& option : grammar.options) option.may_differ = option.name == "tee";
+  const auto line = Split(grammar, {"--machines=2", "--data", "a", "b", "--fast", "--tee=all"}, {});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(TextOfCommonValues(grammar, *line),
+            "--num_nodes=2\n--num_restarts=not given\n--name=not given\n--data=a b\n--fast=1\n");
+}
+
 }  // namespace
 }  // namespace muster::command_line

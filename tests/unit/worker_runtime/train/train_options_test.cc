@@ -139,6 +139,18 @@ TEST(ParseTrainCommand, TakesTheOptionsOfThePlan) {
   EXPECT_EQ(options.plan.steps, 12);
 }
 
+// What a row does not say may differ has to be alike: a new row that is forgotten is safe.
+TEST(ParseTrainCommand, HasAllValuesInCommonButThoseThatConcernOneRank) {
+  const std::string common = Parsed({}).common;
+  for (const char* own : {"--data=f", "--log_every=3", "--trace=d", "--trace_steps=3"}) {
+    EXPECT_EQ(Parsed({own}).common, common) << own;
+  }
+  for (const char* shared : {"--steps=3", "--batch_size=3", "--num_heads=2", "--save=d", "--quiet",
+                             "--sample_tokens=0", "--prompt=a", "--survive=yes", "--seed=3"}) {
+    EXPECT_NE(Parsed({shared}).common, common) << shared;
+  }
+}
+
 TEST(ParseTrainCommand, KeepsAPromptAsItIs) {
   EXPECT_THAT(Parsed({"--prompt", " a\n"}).prompt, Optional(std::string(" a\n")));
   EXPECT_EQ(Parsed({}).prompt, std::nullopt);
