@@ -1,66 +1,27 @@
 #include "rendezvous/client/grpc_link.h"
 
 #include <utility>
+#include <variant>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "proto/base/endpoint.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/descriptors.h"
-#include "proto/io/job_key.h"
-#include "proto/io/random_bytes.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/client/attend_stream.h"
 #include "rendezvous/link/inquiry_wire.h"
-#include "rendezvous/link/renewal.h"
 #include "rendezvous/link/watch_wire.h"
 #include "rendezvous/link/wire.h"
 
 namespace muster::rendezvous {
-namespace {
-
-// One refusal may be a server that is just starting or ending.
-constexpr int kMaxSecretRefusals = 3;
-constexpr int kMaxStrangers = 5;
-// A report that comes this much before its time renews the lease too: the next one is an interval
-// of the agent away.
-constexpr absl::Duration kRenewEarly = absl::Seconds(1);
-
-int TriesBeforeGivingUp(FailureKind kind) {
-  switch (kind) {
-    case FailureKind::kSecret:
-      return kMaxSecretRefusals;
-    case FailureKind::kNotMuster:
-      return kMaxStrangers;
-    default:
-      return 1;
-  }
-}
-
-proto::Role RoleOnTheWire(LinkRole role) {
-  return role == LinkRole::kPerson     ? proto::ROLE_PERSON
-         : role == LinkRole::kObserver ? proto::ROLE_OBSERVER
-                                       : proto::ROLE_AGENT;
-}
-
-ConnectFailure AsFailure(const absl::Status& status) {
-  ConnectFailure failure{FailureKind::kRetry, std::string(status.message()), absl::OkStatus()};
-  if (absl::IsPermissionDenied(status)) failure.kind = FailureKind::kSecret;
-  if (absl::IsInvalidArgument(status)) failure.kind = FailureKind::kNotMuster;
-  if (failure.kind != FailureKind::kRetry) failure.fatal = status;
-  return failure;
-}
-
-}  // namespace
 
 GrpcLink::GrpcLink(asio::io_context& loop, GrpcLinkOptions options)
     : loop_(loop),
       options_(std::move(options)),
-      job_key_(DeriveJobKey(options_.secret.secret, options_.run_id)),
       mailbox_(loop),
-      timer_(loop),
-      resolver_(loop),
-      jitter_state_(options_.jitter_seed) {}
+      timer_(loop, mailbox_),
+      addresses_(loop, mailbox_),
+      retry_policy_(options_.backoff, options_.jitter_seed),
+      outbox_(options_.incarnation) {}
 
 GrpcLink::~GrpcLink() { mailbox_.Close(); }
 
@@ -78,87 +39,54 @@ void GrpcLink::Open(LinkListener listener) {
   });
 }
 
-void GrpcLink::Ask(std::variant<StopRequest, AgentEnding> request,
-                   std::function<void(StopAnswer)> on_answer) {
-  stop_asked_.request = std::move(request);
-  stop_asked_.on_answer = std::move(on_answer);
+void GrpcLink::Ask(PersonsRequest request, std::function<void(StopAnswer)> on_answer) {
+  outbox_.Ask(std::move(request), std::move(on_answer));
 }
 
 void GrpcLink::SendReport(const AgentReport& report) {
-  newest_report_ = report;
-  has_unsent_report_ = true;
+  outbox_.reports().Put(report);
   PumpOnLoop();
 }
 
+absl::Status GrpcLink::NotConnected() const {
+  if (phase_ == Phase::kUp) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("there is no connection to the rendezvous: ", last_detail_));
+}
+
 void GrpcLink::SendStoreRequest(const StoreRequest& request) {
-  const bool is_full =
-      unanswered_.size() >= kMaxStoreRequestsInFlight || unsent_bytes_ >= kMaxUnsentStoreBytes;
-  if (phase_ == Phase::kUp && !is_full) {
-    unanswered_.insert(request.request_id);
-    auto message = std::make_unique<proto::FromAgent>();
-    Encode(request, message->mutable_store());
-    unsent_bytes_ += message->ByteSizeLong();
-    unsent_requests_.push_back(std::move(message));
-    PumpOnLoop();
-    return;
-  }
-  StoreReply reply{.request_id = request.request_id};
-  reply.status = is_full ? absl::ResourceExhaustedError(absl::StrCat(
-                               unanswered_.size(), " store requests of this node, ", unsent_bytes_,
-                               " bytes of them not sent yet, wait for an answer already"))
-                         : absl::UnavailableError(absl::StrCat(
-                               "there is no connection to the rendezvous: ", last_detail_));
-  mailbox_.Post([this, reply] {
+  absl::Status put = NotConnected();
+  if (put.ok()) put = outbox_.store().Put(request);
+  if (put.ok()) return PumpOnLoop();
+  mailbox_.Post([this, reply = StoreReply{.request_id = request.request_id, .status = put}] {
     if (listener_.on_store_reply) listener_.on_store_reply(reply);
   });
 }
 
 void GrpcLink::SendWatchWord(const verdict::NodeWord& word) {
-  const auto* summary = std::get_if<verdict::NodeSummary>(&word);
-  const bool is_asked_for =
-      summary == nullptr && !std::holds_alternative<verdict::RankAborted>(word);
+  const bool is_asked_for = !std::holds_alternative<verdict::NodeSummary>(word) &&
+                            !std::holds_alternative<verdict::RankAborted>(word);
+  const bool is_up = phase_ == Phase::kUp;
   if (!is_asked_for) {
-    if (summary != nullptr && std::exchange(summarized_, summary->round) == summary->round) {
-      newest_summary_ = word;
-    } else if (phase_ == Phase::kUp && urgent_words_.size() < kMaxUnsentWatchAnswers) {
-      urgent_words_.push_back(word);
-      has_unsent_report_ = newest_report_.has_value();
-      PumpOnLoop();
-    }
-    return;
+    outbox_.reports().PutWord(word, is_up);
+  } else if (is_up) {
+    outbox_.PutAnswer(word);
   }
-  if (phase_ != Phase::kUp || unsent_answers_.size() >= kMaxUnsentWatchAnswers) return;
-  auto message = std::make_unique<proto::FromAgent>();
-  Encode(word, message->mutable_watch());
-  unsent_answers_.push_back(std::move(message));
   PumpOnLoop();
 }
 
 void GrpcLink::SendInquiry(const Inquiry& inquiry) {
-  const bool is_up = phase_ == Phase::kUp;
-  if (is_up && inquiries_.are_known && inquiries_.unsent.size() < kMaxUnsentInquiries) {
-    auto message = std::make_unique<proto::FromAgent>();
-    Encode(inquiry, message->mutable_inquiry());
-    inquiries_.unsent.push_back(std::move(message));
-    PumpOnLoop();
-    return;
-  }
-  const std::string why =
-      !is_up ? absl::StrCat("there is no connection to the rendezvous: ", last_detail_)
-      : !inquiries_.are_known ? "the rendezvous is of an older muster, and cannot be asked"
-                              : "too much is being asked of the rendezvous already";
-  mailbox_.Post([this, id = inquiry.id, why] {
-    if (listener_.on_inquiry_answer) {
-      listener_.on_inquiry_answer({.id = id, .status = absl::UnavailableError(why)});
-    }
+  absl::Status put = NotConnected();
+  if (put.ok()) put = outbox_.Put(inquiry);
+  if (put.ok()) return PumpOnLoop();
+  mailbox_.Post([this, answer = InquiryAnswer{.id = inquiry.id, .status = put}] {
+    if (listener_.on_inquiry_answer) listener_.on_inquiry_answer(answer);
   });
 }
 
 void GrpcLink::SendInquiryReply(const InquiryReply& reply) {
-  if (phase_ != Phase::kUp || inquiries_.unsent.size() >= kMaxUnsentInquiries) return;
-  auto message = std::make_unique<proto::FromAgent>();
-  Encode(reply, message->mutable_inquiry_reply());
-  inquiries_.unsent.push_back(std::move(message));
+  if (phase_ != Phase::kUp) return;
+  outbox_.Put(reply);
   PumpOnLoop();
 }
 
@@ -171,7 +99,7 @@ void GrpcLink::Close(absl::Duration linger, std::function<void()> on_closed) {
     return;
   }
   phase_ = Phase::kClosing;
-  ArmTimerOnLoop(linger, [this] {
+  timer_.Arm(linger, [this] {
     stream_.reset();
     FinishCloseOnLoop();
   });
@@ -180,8 +108,8 @@ void GrpcLink::Close(absl::Duration linger, std::function<void()> on_closed) {
 
 void GrpcLink::FinishCloseOnLoop() {
   phase_ = Phase::kClosed;
-  timer_.cancel();
-  resolver_.cancel();
+  timer_.Disarm();
+  addresses_.Cancel();
   mailbox_.Post([this] {
     // Moved out, since the callee may destroy this link.
     const auto on_closed = std::move(on_closed_);
@@ -189,75 +117,37 @@ void GrpcLink::FinishCloseOnLoop() {
   });
 }
 
-void GrpcLink::ArmTimerOnLoop(absl::Duration delay, std::function<void()> task) {
-  timer_.expires_after(absl::ToChronoNanoseconds(delay));
-  timer_.async_wait(
-      [mailbox = mailbox_, id = ++timer_id_, this, task](const asio::error_code& error) {
-        if (error) return;
-        mailbox.Post([this, id, task] {
-          if (id == timer_id_) task();
-        });
-      });
-}
-
 void GrpcLink::ResolveOnLoop() {
   phase_ = Phase::kResolving;
-  addresses_.clear();
-  asio::error_code error;
-  const asio::ip::address literal = asio::ip::make_address(options_.host, error);
-  if (!error) {
-    addresses_.emplace_back(literal, static_cast<uint16_t>(options_.port));
-    TryNextAddressOnLoop();
-    return;
-  }
-  ArmTimerOnLoop(options_.attempt_timeout,
-                 [this] { OnResolvedOnLoop("no answer from the name service", {}); });
-  resolver_.async_resolve(
-      options_.host, absl::StrCat(options_.port), asio::ip::tcp::resolver::numeric_service,
-      [this, mailbox = mailbox_](const asio::error_code& failed,
-                                 asio::ip::tcp::resolver::results_type found) {
-        std::vector<asio::ip::tcp::endpoint> addresses;
-        for (const auto& entry : found) addresses.insert(addresses.begin(), entry.endpoint());
-        mailbox.Post([this, why = failed ? failed.message() : std::string(), addresses] {
-          if (phase_ == Phase::kResolving) OnResolvedOnLoop(why, addresses);
-        });
-      });
+  const auto on_answer = [this](const std::string& why,
+                                std::vector<asio::ip::tcp::endpoint> addresses) {
+    if (phase_ == Phase::kResolving) OnResolvedOnLoop(why, std::move(addresses));
+  };
+  if (addresses_.Resolve(options_.host, options_.port, on_answer)) return TryNextAddressOnLoop();
+  timer_.Arm(options_.attempt_timeout,
+             [this] { OnResolvedOnLoop("no answer from the name service", {}); });
 }
 
 void GrpcLink::OnResolvedOnLoop(const std::string& why_not,
                                 std::vector<asio::ip::tcp::endpoint> addresses) {
-  addresses_ = std::move(addresses);
-  if (!addresses_.empty()) {
-    TryNextAddressOnLoop();
+  if (addresses.empty()) {
+    FailedOnLoop({FailureKind::kRetry,
+                  absl::StrCat("cannot resolve ", options_.host, ": ", why_not), absl::OkStatus()});
     return;
   }
-  FailedOnLoop({FailureKind::kRetry, absl::StrCat("cannot resolve ", options_.host, ": ", why_not),
-                absl::OkStatus()});
+  addresses_.Fill(std::move(addresses));
+  TryNextAddressOnLoop();
 }
 
 void GrpcLink::TryNextAddressOnLoop() {
-  if (addresses_.empty()) {
-    BackOffOnLoop();
-    return;
-  }
-  const asio::ip::tcp::endpoint address = addresses_.back();
-  addresses_.pop_back();
-  StartAttemptOnLoop(address, options_.tls);
+  if (const auto address = addresses_.Next()) return StartAttemptOnLoop(*address, options_.tls);
+  phase_ = Phase::kBackingOff;
+  timer_.Arm(retry_policy_.NextPause(), [this] { ResolveOnLoop(); });
 }
 
 void GrpcLink::StartAttemptOnLoop(const asio::ip::tcp::endpoint& address, TlsMode tls) {
   phase_ = Phase::kGreeting;
-  broken_off_.reset();
-  about_ = {.endpoint = ToString(Endpoint{options_.host, options_.port}),
-            .address = ToString(Endpoint{address.address().to_string(), address.port()}),
-            .node_name = options_.node_name,
-            .secret_origin = options_.secret.origin,
-            .tls = tls};
-  transcript_ = {.protocol_version = kProtocolVersion,
-                 .run_id = options_.run_id,
-                 .incarnation = options_.incarnation,
-                 .role = RoleOnTheWire(options_.role),
-                 .agent_nonce = RandomBytes(kNonceBytes)};
+  attempt_.emplace(options_, address, tls);
   stream_ = std::make_unique<AttendStream>(
       loop_, address, options_.secret.secret, tls,
       AttendEvents{
@@ -265,21 +155,13 @@ void GrpcLink::StartAttemptOnLoop(const asio::ip::tcp::endpoint& address, TlsMod
           .on_written = [this] { PumpOnLoop(); },
           .on_end = [this, address](int code,
                                     const std::string& m) { OnEndOnLoop(address, code, m); }});
-  proto::FromAgent message;
-  proto::Hello* hello = message.mutable_hello();
-  hello->set_protocol_version(kProtocolVersion);
-  hello->set_run_id(options_.run_id);
-  hello->set_incarnation(options_.incarnation.value());
-  hello->set_nonce(transcript_.agent_nonce);
-  hello->set_role(RoleOnTheWire(options_.role));
-  hello->set_key_name(ChannelName(DeriveChannelKey(options_.secret.secret)));
-  hello->set_node_name(options_.node_name);
-  hello->set_answers_inquiries(options_.role == LinkRole::kAgent);
-  stream_->Write(message);
-  ArmTimerOnLoop(options_.attempt_timeout, [this] {
+  proto::FromAgent hello;
+  attempt_->SayHello(options_, hello);
+  stream_->Write(hello);
+  timer_.Arm(options_.attempt_timeout, [this] {
     BreakOffOnLoop(absl::UnavailableError(
-        absl::StrCat("no answer from ", about_.endpoint, " (", about_.address, ") within ",
-                     absl::FormatDuration(options_.attempt_timeout),
+        absl::StrCat("no answer from ", attempt_->endpoint(), " (", attempt_->address(),
+                     ") within ", absl::FormatDuration(options_.attempt_timeout),
                      "; if torchrun was started there, start every node with muster")));
   });
 }
@@ -294,102 +176,86 @@ void GrpcLink::OnMessageOnLoop(const proto::FromServer& message) {
 absl::Status GrpcLink::TakeMessageOnLoop(const proto::FromServer& message) {
   switch (message.message_case()) {
     case proto::FromServer::kChallenge:
-      if (phase_ == Phase::kGreeting) return OnChallengeOnLoop(message);
-      break;
+      return OnChallengeOnLoop(message);
     case proto::FromServer::kAccepted:
-      if (phase_ == Phase::kProving) return OnAcceptedOnLoop(message);
-      break;
-    case proto::FromServer::kDirective:
-      if (phase_ == Phase::kUp) return OnDirectiveOnLoop(message);
-      if (phase_ == Phase::kClosing) return absl::OkStatus();
-      break;
-    case proto::FromServer::kRepeat:
-      if (phase_ == Phase::kUp && last_directive_) return OnRepeatOnLoop(message);
-      if (phase_ == Phase::kClosing) return absl::OkStatus();
-      break;
-    case proto::FromServer::kStore:
-      if (phase_ == Phase::kUp) return OnStoreReplyOnLoop(message);
-      if (phase_ == Phase::kClosing) return absl::OkStatus();
-      break;
-    case proto::FromServer::kAnswer:
-      if (phase_ == Phase::kUp && stop_asked_.request) return OnAnswerOnLoop(message);
-      if (phase_ == Phase::kClosing) return absl::OkStatus();
-      break;
+      return OnAcceptedOnLoop(message);
     case proto::FromServer::kInquiryAnswer:
       return OnInquiryAnswerOnLoop(message);
     case proto::FromServer::kInquiry:
       OnInquiryOnLoop(message);
       return absl::OkStatus();
     case proto::FromServer::MESSAGE_NOT_SET:
-      if (message.has_watch()) {
-        OnWatchOrderOnLoop(message);
-        return absl::OkStatus();
-      }
-      break;
+      if (!message.has_watch()) return Unexpected();
+      OnWatchOrderOnLoop(message);
+      return absl::OkStatus();
+    default:
+      if (is_closing()) return absl::OkStatus();
+      return phase_ == Phase::kUp ? TakeMessageWhileUpOnLoop(message) : Unexpected();
   }
+}
+
+absl::Status GrpcLink::TakeMessageWhileUpOnLoop(const proto::FromServer& message) {
+  switch (message.message_case()) {
+    case proto::FromServer::kDirective:
+      return OnDirectiveOnLoop(message);
+    case proto::FromServer::kRepeat:
+      return OnRepeatOnLoop(message);
+    case proto::FromServer::kStore:
+      return OnStoreReplyOnLoop(message);
+    case proto::FromServer::kAnswer:
+      return OnAnswerOnLoop(message);
+    default:
+      return Unexpected();
+  }
+}
+
+absl::Status GrpcLink::Unexpected() const {
   return absl::InvalidArgumentError(
-      absl::StrCat("the server at ", about_.endpoint,
+      absl::StrCat("the server at ", attempt_->endpoint(),
                    " sent an unexpected message: install the same Muster on both"));
 }
 
 absl::Status GrpcLink::OnChallengeOnLoop(const proto::FromServer& message) {
-  transcript_.server_nonce = message.challenge().nonce();
-  if (transcript_.server_nonce.size() != kNonceBytes ||
-      !IsSameProof(ProveAsServer(job_key_, transcript_), message.challenge().proof())) {
-    return DifferentSecret(about_);
-  }
-  proto::FromAgent reply;
-  reply.mutable_proof()->set_proof(ProveAsAgent(job_key_, transcript_));
+  if (phase_ != Phase::kGreeting) return Unexpected();
+  MUSTER_RETURN_IF_ERROR(attempt_->TakeChallenge(message.challenge()));
   phase_ = Phase::kProving;
-  pending_proof_ = std::make_unique<proto::FromAgent>(std::move(reply));
   return absl::OkStatus();
 }
 
 absl::Status GrpcLink::OnAcceptedOnLoop(const proto::FromServer& message) {
-  const ServerTerm term(message.accepted().term());
-  if (term < newest_term_) {
-    return absl::UnavailableError(absl::StrCat("the server at ", about_.endpoint, " is of term ",
-                                               ToString(term), ", older than term ",
-                                               ToString(newest_term_), " heard before"));
-  }
-  newest_term_ = term;
+  if (phase_ != Phase::kProving) return Unexpected();
+  MUSTER_RETURN_IF_ERROR(
+      directives_.BeginStream(ServerTerm(message.accepted().term()), attempt_->endpoint()));
   phase_ = Phase::kUp;
-  about_.was_accepted = true;
-  was_up_ = true;
-  refusals_ = 0;
-  ++timer_id_;
-  has_unsent_report_ = newest_report_.has_value();
-  stop_asked_.is_unsent = stop_asked_.request.has_value();
-  inquiries_.are_known = message.accepted().answers_inquiries();
-  sent_report_.reset();
-  last_directive_.reset();
-  renew_interval_ = absl::ZeroDuration();
-  TellStateOnLoop(true, absl::StrCat("attending ", about_.endpoint), absl::OkStatus());
+  timer_.Disarm();
+  attempt_->MarkAccepted();
+  retry_policy_.NoteAccepted();
+  outbox_.BeginStream(message.accepted().answers_inquiries());
+  TellStateOnLoop(true, absl::StrCat("attending ", attempt_->endpoint()), absl::OkStatus());
   return absl::OkStatus();
 }
 
 absl::Status GrpcLink::OnDirectiveOnLoop(const proto::FromServer& message) {
-  MUSTER_ASSIGN_OR_RETURN(Directive directive, Decode(message.directive()));
-  if (directive.term < newest_term_) return absl::OkStatus();
-  newest_term_ = directive.term;
-  backoff_step_ = 0;
-  last_directive_ = directive;
-  renew_interval_ = absl::Microseconds(message.renew_interval_us());
-  if (listener_.on_directive) listener_.on_directive(std::move(directive));
+  MUSTER_ASSIGN_OR_RETURN(std::optional<Directive> directive,
+                          directives_.Take(message.directive()));
+  if (!directive) return absl::OkStatus();
+  retry_policy_.NoteDirective();
+  outbox_.reports().RenewEvery(absl::Microseconds(message.renew_interval_us()));
+  if (listener_.on_directive) listener_.on_directive(*std::move(directive));
   return absl::OkStatus();
 }
 
 absl::Status GrpcLink::OnRepeatOnLoop(const proto::FromServer& message) {
-  last_directive_->revision = message.repeat().revision();
-  last_directive_->report_sequence = message.repeat().report_sequence();
-  renew_interval_ = absl::Microseconds(message.renew_interval_us());
-  if (listener_.on_directive) listener_.on_directive(*last_directive_);
+  std::optional<Directive> directive = directives_.Take(message.repeat());
+  if (!directive) return Unexpected();
+  outbox_.reports().RenewEvery(absl::Microseconds(message.renew_interval_us()));
+  if (listener_.on_directive) listener_.on_directive(*std::move(directive));
   return absl::OkStatus();
 }
 
 absl::Status GrpcLink::OnStoreReplyOnLoop(const proto::FromServer& message) {
   MUSTER_ASSIGN_OR_RETURN(StoreReply reply, Decode(message.store()));
-  if (unanswered_.erase(reply.request_id) == 0) return absl::OkStatus();
+  if (!outbox_.store().TakeAnswered(reply.request_id)) return absl::OkStatus();
   if (listener_.on_store_reply) listener_.on_store_reply(std::move(reply));
   return absl::OkStatus();
 }
@@ -403,9 +269,9 @@ void GrpcLink::OnWatchOrderOnLoop(const proto::FromServer& message) {
 }
 
 absl::Status GrpcLink::OnAnswerOnLoop(const proto::FromServer& message) {
+  if (!outbox_.awaits_answer()) return Unexpected();
   MUSTER_ASSIGN_OR_RETURN(StopAnswer answer, Decode(message.answer()));
-  stop_asked_.request.reset();
-  if (stop_asked_.on_answer) stop_asked_.on_answer(std::move(answer));
+  outbox_.TakeAnswer(std::move(answer));
   return absl::OkStatus();
 }
 
@@ -425,117 +291,46 @@ void GrpcLink::OnInquiryOnLoop(const proto::FromServer& message) {
 
 void GrpcLink::PumpOnLoop() {
   if (stream_ == nullptr || stream_->is_writing()) return;
-  if (pending_proof_ != nullptr) {
-    stream_->Write(*std::exchange(pending_proof_, nullptr));
-    return;
-  }
-  if (phase_ != Phase::kUp && phase_ != Phase::kClosing) return;
-  if (std::exchange(has_unsent_report_, false) && WriteReportOnLoop()) return;
-  if (std::exchange(stop_asked_.is_unsent, false) && stop_asked_.request) {
-    proto::FromAgent message;
-    if (const auto* stop = std::get_if<StopRequest>(&*stop_asked_.request)) {
-      Encode(*stop, message.mutable_ask());
-    } else {
-      const Key& key = std::get<AgentEnding>(*stop_asked_.request).life_key;
-      message.mutable_agent_ended()->set_life_key(key.data(), key.size());
-    }
-    stream_->Write(message);
-    return;
-  }
-  if (!unsent_answers_.empty()) {
-    stream_->Write(*unsent_answers_.front());
-    unsent_answers_.pop_front();
-  } else if (!unsent_requests_.empty()) {
-    unsent_bytes_ -= unsent_requests_.front()->ByteSizeLong();
-    stream_->Write(*unsent_requests_.front());
-    unsent_requests_.pop_front();
-  } else if (!inquiries_.unsent.empty()) {
-    stream_->Write(*inquiries_.unsent.front());
-    inquiries_.unsent.pop_front();
-  } else if (phase_ == Phase::kClosing && !std::exchange(is_half_closed_, true)) {
-    stream_->HalfClose();
-  }
-}
-
-// False if it says nothing new and it is not time to renew the lease yet: an agent reports every
-// two seconds, a large job's server wants to hear less.
-bool GrpcLink::WriteReportOnLoop() {
-  const MonoTime now = MonoNow();
-  const bool is_renewal = sent_report_ && IsRenewalOf(*newest_report_, *sent_report_);
-  const bool is_urgent = !urgent_words_.empty();
-  if (is_renewal && !is_urgent && now + kRenewEarly < sent_at_ + renew_interval_) return false;
   proto::FromAgent message;
-  if (is_renewal) {
-    message.mutable_renewal()->set_sequence(newest_report_->sequence);
-  } else {
-    Encode(FencedReport{options_.incarnation, newest_term_, *newest_report_},
-           message.mutable_report());
-    sent_report_ = *newest_report_;
-  }
-  if (is_urgent) {
-    Encode(urgent_words_.front(), message.mutable_watch());
-    urgent_words_.pop_front();
-    has_unsent_report_ = !urgent_words_.empty();
-  } else if (newest_summary_) {
-    Encode(*newest_summary_, message.mutable_watch());
-    newest_summary_.reset();
-  }
-  sent_at_ = now;
-  stream_->Write(message);
-  return true;
+  if (attempt_->NextProof(message)) return stream_->Write(message);
+  if (phase_ != Phase::kUp && phase_ != Phase::kClosing) return;
+  if (outbox_.Next(MonoNow(), directives_.term(), message)) return stream_->Write(message);
+  if (phase_ != Phase::kClosing) return;
+  phase_ = Phase::kHalfClosed;
+  stream_->HalfClose();
 }
 
-// Ends the attempt or the stream by our own decision. The end comes through OnEndOnLoop like any
-// other, where the first reason given counts: what follows from breaking off must not hide it.
+// The end comes through OnEndOnLoop like any other.
 void GrpcLink::BreakOffOnLoop(absl::Status reason) {
-  if (!broken_off_.has_value()) broken_off_ = std::move(reason);
+  attempt_->BreakOff(std::move(reason));
   if (stream_ != nullptr) stream_->Cancel();
 }
 
 void GrpcLink::OnEndOnLoop(const asio::ip::tcp::endpoint& address, int code,
                            const std::string& message) {
   stream_.reset();
-  pending_proof_.reset();
-  urgent_words_.clear();
-  unsent_answers_.clear();
-  inquiries_.unsent.clear();
-  if (phase_ == Phase::kClosing) {
+  outbox_.EndStream();
+  if (is_closing()) {
     FinishCloseOnLoop();
     return;
   }
-  const ConnectFailure failure =
-      broken_off_.has_value() ? AsFailure(*broken_off_) : ExplainFailure(about_, code, message);
+  const ConnectFailure failure = attempt_->WhyItEnded(code, message);
   if (failure.kind == FailureKind::kCertificate) return StartAttemptOnLoop(address, TlsMode::kLook);
   FailedOnLoop(failure);
 }
 
 void GrpcLink::FailedOnLoop(const ConnectFailure& failure) {
-  ++timer_id_;  // the attempt's time-out is over with the attempt
-  phase_ = Phase::kBackingOff;
-  // One of several addresses may answer and another refuse the connection, so only success resets
-  // the count. Once the right server has been there, a stranger on its port (another user's
-  // musterd, a web server) says nothing about it: it may come back, and how long that is waited for
-  // is the agent's orphan time-out.
-  if (failure.kind != FailureKind::kRetry) ++refusals_;
-  const bool gives_up = failure.kind != FailureKind::kRetry && !was_up_ &&
-                        refusals_ >= TriesBeforeGivingUp(failure.kind);
-  if (gives_up) phase_ = Phase::kGivenUp;
+  timer_.Disarm();  // the attempt's time-out is over with the attempt
+  const bool gives_up = retry_policy_.GivesUp(failure.kind);
+  phase_ = gives_up ? Phase::kGivenUp : Phase::kBackingOff;
   last_detail_ = failure.detail;
   FailStoreRequestsOnLoop();
   if (!gives_up) TryNextAddressOnLoop();
   TellStateOnLoop(false, failure.detail, gives_up ? failure.fatal : absl::OkStatus());
 }
 
-void GrpcLink::BackOffOnLoop() {
-  phase_ = Phase::kBackingOff;
-  ArmTimerOnLoop(ComputeBackoff(options_.backoff, backoff_step_++, NextJitter()),
-                 [this] { ResolveOnLoop(); });
-}
-
 void GrpcLink::FailStoreRequestsOnLoop() {
-  unsent_requests_.clear();
-  unsent_bytes_ = 0;
-  for (const uint64_t id : std::exchange(unanswered_, {})) {
+  for (const uint64_t id : outbox_.store().GiveUp()) {
     if (!listener_.on_store_reply) return;
     listener_.on_store_reply({.request_id = id,
                               .status = absl::UnavailableError(
@@ -547,14 +342,6 @@ void GrpcLink::TellStateOnLoop(bool up, const std::string& detail, const absl::S
   const std::string told = absl::StrCat(up, detail, fatal.ToString());
   if (std::exchange(last_told_, told) == told) return;
   if (listener_.on_state) listener_.on_state(up, detail, fatal);
-}
-
-double GrpcLink::NextJitter() {
-  // SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
-  uint64_t z = (jitter_state_ += 0x9e3779b97f4a7c15);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
 }
 
 }  // namespace muster::rendezvous

@@ -244,8 +244,9 @@ bool IsOurs(const std::string& include) {
 // Generated messages are seen only where they are translated into plain values, and by the shells
 // of the stream.
 bool MayTranslateMessages(const std::string& path) {
-  const Strings endings = {"wire.cc",          "_service.cc",       "_client.cc",  "_link.cc",
-                           "attend_stream.cc", "agent_sessions.cc", "handshake.cc"};
+  if (absl::StartsWith(path, "rendezvous/client/") && absl::EndsWith(path, ".cc")) return true;
+  const Strings endings = {"wire.cc", "_service.cc", "_client.cc", "agent_sessions.cc",
+                           "handshake.cc"};
   return std::any_of(endings.begin(), endings.end(),
                      [&](const std::string& ending) { return absl::EndsWith(path, ending); });
 }
