@@ -368,6 +368,24 @@ TEST_F(Training, RefusesRanksOfWhichOneWasGivenAnotherOption) {
               HasSubstr("--sample_tokens is 10 on rank 0 and --sample_tokens is 11 on rank 1"));
 }
 
+TEST_F(Training, GoesOnWhereOneRankAloneTracesAndEndsForAllWhereItCannot) {
+  const auto trace_of_rank_1 = [this](const std::string& directory) {
+    const std::string worker =
+        ShellScript("worker.sh", absl::StrCat("[ $RANK = 0 ] || trace=--trace=", directory,
+                                              "\nexec ", MUSTER_TRAIN,
+                                              " $trace --steps=2 --layers=1 --heads=2 "
+                                              "--width=16 --context=16 --batch_size=2 "
+                                              "--sample_tokens=0"));
+    return Run({"run", "--nproc_per_node=2", worker});
+  };
+  EXPECT_THAT(trace_of_rank_1(Out("traces")), ExitsWith(0));
+  EXPECT_FALSE(FilesBelow(Out("traces")).empty());
+  WriteFile(Out("file"), "");
+  const SubprocessResult result = trace_of_rank_1(Out("file"));
+  EXPECT_THAT(result, ExitsWith(2));
+  EXPECT_THAT(result.err, ContainsRegex("muster-train: rank 1: .*file"));
+}
+
 TEST_F(Training, SaysWhatItGoesOnWithThatItWasNotTrainedWith) {
   ASSERT_THAT(Train(1, {"--steps=2", "--save", Out("saved")}), ExitsWith(0));
   const SubprocessResult same = Train(1, {"--steps=2", "--resume", Out("saved")});

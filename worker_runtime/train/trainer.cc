@@ -225,9 +225,9 @@ absl::Status Trainer::BuildTogether() {
   MUSTER_RETURN_IF_ERROR(CheckCapture(options_, world_->size(), world_->captures()));
   MUSTER_RETURN_IF_ERROR(FitMemory());
   if (!options_.save.empty()) MUSTER_RETURN_IF_ERROR(CheckSaveDirectory());
-  if (!options_.trace.directory.empty()) {
-    MUSTER_RETURN_IF_ERROR(AllOrNone(*world_, PrepareSaveDirectory(options_.trace.directory)));
-  }
+  const std::string& trace = options_.trace.directory;  // of this rank, which may be alone with it
+  MUSTER_RETURN_IF_ERROR(
+      AllOrNone(*world_, trace.empty() ? absl::OkStatus() : PrepareSaveDirectory(trace)));
   MUSTER_RETURN_IF_ERROR(BuildModel());
   MUSTER_ASSIGN_OR_RETURN(
       engine_, Engine::Create(*world_, *store_, options_.plan.plan, model_->Units(), BatchSize()));
