@@ -399,7 +399,8 @@ std::vector<Option> ShardingRows(Plan& plan) {
        .help = "memory per rank in GiB; refuse a plan that needs more (muster-train: what the "
                "machine, its control group and the GPU have)",
        .read = [&plan](const std::string& text) { return ReadMemory(text, plan.memory_bytes_max); },
-       .field = "memory_bytes_max"},
+       .field = "memory_bytes_max",
+       .may_differ = true},  // ranks plan by the least
   };
 }
 

@@ -142,7 +142,8 @@ TEST(ParseTrainCommand, TakesTheOptionsOfThePlan) {
 // What a row does not say may differ has to be alike: a new row that is forgotten is safe.
 TEST(ParseTrainCommand, HasAllValuesInCommonButThoseThatConcernOneRank) {
   const std::string common = Parsed({}).common;
-  for (const char* own : {"--data=f", "--log_every=3", "--trace=d", "--trace_steps=3"}) {
+  for (const char* own :
+       {"--data=f", "--log_every=3", "--trace=d", "--trace_steps=3", "--memory_limit=8"}) {
     EXPECT_EQ(Parsed({own}).common, common) << own;
   }
   for (const char* shared : {"--steps=3", "--batch_size=3", "--num_heads=2", "--save=d", "--quiet",
