@@ -29,7 +29,7 @@ class LinkAttempt {
   const std::string& address() const { return about_.address; }
 
   void SayHello(const GrpcLinkOptions& options, proto::FromAgent& out) const;
-  // From now on there is our proof to be sent.
+  // Leaves our proof to be sent (NextProof).
   //
   // Errors: kPermissionDenied: the server does not hold our secret.
   absl::Status TakeChallenge(const proto::Challenge& challenge);

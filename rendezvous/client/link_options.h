@@ -1,4 +1,4 @@
-// With whom a link connects, and as whom.
+// The server that a link connects with, and who is at our end.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ class LinkTimer {
   LinkTimer(asio::io_context& loop, LoopMailbox mailbox)
       : timer_(loop), mailbox_(std::move(mailbox)) {}
 
-  // In place of the task that was armed before.
+  // Replaces the task that was armed before.
   void Arm(absl::Duration delay, std::function<void()> task) {
     timer_.expires_after(absl::ToChronoNanoseconds(delay));
     timer_.async_wait(

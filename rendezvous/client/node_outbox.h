@@ -47,9 +47,9 @@ class NodeOutbox {
   void PutAnswer(const verdict::NodeWord& word);
   // Errors: kUnavailable: the server knows no inquiries, or too many wait.
   absl::Status Put(const Inquiry& inquiry);
-  // Dropped where too many wait.
+  // The reply is dropped where too many wait.
   void Put(const InquiryReply& reply);
-  // Said on each new stream until it is answered.
+  // The request is said on each new stream until it is answered.
   void Ask(PersonsRequest request, std::function<void(StopAnswer)> on_answer);
   bool awaits_answer() const { return asked_.has_value(); }
   void TakeAnswer(StopAnswer answer);

@@ -32,7 +32,7 @@ class ReportOutbox {
   // A stream is accepted: its server knows nothing yet. What was urgent is so no more at its end.
   void BeginStream();
   void EndStream() { urgent_words_.clear(); }
-  // The lease is to be renewed as often; zero, until the server has said so: with each report.
+  // How often the lease is to be renewed; zero: with each report, as until the server says more.
   void RenewEvery(absl::Duration interval) { renew_interval_ = interval; }
 
   // Fills in the next message. False: there is none, or nothing in it is new and it is not time to

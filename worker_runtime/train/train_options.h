@@ -47,7 +47,7 @@ struct TrainOptions {
   TraceOptions trace;
   PrintOptions print;
 
-  std::string common;  // command_line::TextOfCommonValues
+  std::string common;  // what all ranks were given alike (command_line::TextOfCommonValues)
 };
 
 struct TrainCommand {
