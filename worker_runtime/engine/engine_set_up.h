@@ -59,4 +59,29 @@ struct EngineSetUp {
   }
 };
 
+// What this version executes; the plan's types know more. Errors: kUnimplemented: names it.
+absl::Status CheckSupported(const Plan& plan, DType parameters, const Device& device);
+absl::Status CheckHasParameters(const ParameterStore& store);
+// A unit that is larger than what may be gathered at once could never be.
+absl::Status CheckLiveLimit(const Plan& plan, const plan::BlockLayout& layout);
+// `plan` says how many stages there are, unless the cut alone does.
+absl::Status CheckStages(const Plan& plan, const PipelineCut& cut, int world_size);
+absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int places,
+                      int world_size);
+// The scale of a loss is divided by the tokens of a micro-batch.
+absl::Status CheckDeclaresTokens(const Plan& plan, const EngineSetUp& set_up);
+
+// Places of a pipeline, of which each has several stages in turn or one.
+int PlacesOf(const Plan& plan, const PipelineCut& cut);
+// Where plan.stages cuts a model in units. Errors: kInvalidArgument: the plan, or it cannot be cut
+// so.
+absl::StatusOr<PipelineCut> CutOf(ParameterStore& store, const Plan& plan, int world_size,
+                                  const UnitModel& model, const ModelInput& sample);
+// Errors: the schedule has no order for so many stages and micro-batches, or not for these stages.
+absl::StatusOr<EngineSetUp> SetUpOf(const ParameterStore& store, const Plan& plan,
+                                    const PipelineCut& cut, int world_size,
+                                    const std::vector<plan::UseTrace>& traces);
+// The own program for races, and those of all ranks together, up to 256 of them. Errors: kInternal.
+absl::Status ProvePrograms(const EngineSetUp& set_up, const Plan& plan, DType dtype, int own_rank);
+
 }  // namespace muster

@@ -96,6 +96,10 @@ struct EngineMemory {
   }
 };
 
+namespace engine {
+struct StateCopy;
+}  // namespace engine
+
 // The whole training state after a whole number of steps, in the host's memory: what a rank takes
 // along when its engine, store and communicators come to their end. Made by Engine::TakeSnapshot;
 // else empty, as of a rank that has none.
@@ -117,10 +121,9 @@ class EngineSnapshot {
 
  private:
   friend class Engine;
-  struct State;
-  explicit EngineSnapshot(std::unique_ptr<const State> state);
+  explicit EngineSnapshot(std::unique_ptr<const engine::StateCopy> state);
 
-  std::unique_ptr<const State> state_;
+  std::unique_ptr<const engine::StateCopy> state_;
 };
 
 // Threads: thread-compatible; the communicator's threads do the reducing.

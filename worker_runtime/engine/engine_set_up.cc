@@ -1,0 +1,166 @@
+#include "worker_runtime/engine/engine_set_up.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/engine/cut_model.h"
+#include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/plan/prove_program.h"
+#include "worker_runtime/plan/stage_order.h"
+
+namespace muster {
+namespace {
+
+// Above it the ranks trust what was proven for fewer.
+constexpr int kMostProvenRanks = 256;
+
+absl::Status CheckComputesIn(const Device& device, DType dtype) {
+  if (device.ComputesIn(dtype)) return absl::OkStatus();
+  std::vector<absl::string_view> computes;
+  for (const DType other : {DType::kF32, DType::kBf16, DType::kF16, DType::kF64}) {
+    if (device.ComputesIn(other)) computes.push_back(ToString(other));
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "parameters in ", ToString(dtype), ": device ", device.name(), " computes in ",
+      absl::StrJoin(computes, ", "), "; make the ParameterStore of one of these types"));
+}
+
+}  // namespace
+
+absl::Status CheckSupported(const Plan& plan, DType parameters, const Device& device) {
+  MUSTER_RETURN_IF_ERROR(CheckComputesIn(device, parameters));
+  MUSTER_RETURN_IF_ERROR(plan::CheckRounding(plan, parameters));
+  const plan::StateTypes types = plan::TypesOf(plan, parameters);
+  const DType wide = SizeOf(parameters) < SizeOf(DType::kF32) ? DType::kF32 : parameters;
+  const bool may_round = wide == DType::kF32 && SizeOf(types.reduced) < SizeOf(wide);
+  if (types.reduced != wide && !may_round) {
+    return absl::UnimplementedError(absl::StrCat(
+        "plan: reduce_dtype is ", ToString(types.reduced), " over gradients in ", ToString(wide),
+        ": this version reduces f32 in f32, bf16 or f16, and others as "
+        "they are"));
+  }
+  if (types != plan::StateTypes{parameters, wide, wide, wide, types.reduced}) {
+    return absl::UnimplementedError(
+        absl::StrCat("parameters in ", ToString(types.parameters), ", gradients in ",
+                     ToString(types.gradients), " and the optimizer in ", ToString(types.moments),
+                     ": this version keeps gradients and optimizer in f32 under parameters of 16 "
+                     "bits, and all states alike under others"));
+  }
+  const std::pair<const char*, const StatePlan*> states[] = {{"parameters", &plan.parameters},
+                                                             {"gradients", &plan.gradients},
+                                                             {"optimizer", &plan.optimizer}};
+  for (const auto& [name, state] : states) {
+    if (state->residency == Residency::kDevice) continue;
+    return absl::UnimplementedError(absl::StrCat("plan ", plan.preset, ": this version keeps the ",
+                                                 name, " on the device, not in ",
+                                                 ToString(state->residency)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHasParameters(const ParameterStore& store) {
+  if (!store.parameters().empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "the parameter store is empty: create the model before the engine");
+}
+
+absl::Status CheckLiveLimit(const Plan& plan, const plan::BlockLayout& layout) {
+  if (plan.parameters.placement != Placement::kShard) return absl::OkStatus();
+  for (size_t u = 0; u < layout.units.size(); ++u) {
+    const int64_t elements = layout.units[u].num_elements() + layout.frozen_units[u].num_elements();
+    if (elements <= plan.gathering.max_live_elements) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: gathering.max_live_elements is ", plan.gathering.max_live_elements,
+                     ", and the largest unit alone has ", elements, " elements"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStages(const Plan& plan, const PipelineCut& cut, int world_size) {
+  if (plan.stages == 1) return absl::OkStatus();
+  MUSTER_ASSIGN_OR_RETURN(const int places, NumStages(plan, world_size));
+  const int stages = plan::StagesOver(plan, places);
+  if (stages == cut.stages()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("plan: stages is ", stages, ", and the model is cut into ", cut.stages(),
+                   "; give Engine::Create a model in units, as Gpt::Units, and it cuts it"));
+}
+
+absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int places,
+                      int world_size) {
+  const auto refuse = [](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("the pipeline's cut: ", what...));
+  };
+  const int units = std::max(1, static_cast<int>(store.unit_names().size()));
+  for (size_t s = 0; s < cut.first_units.size(); ++s) {
+    const int unit = cut.first_units[s];
+    const bool fits = s == 0 ? unit == 0 : cut.first_units[s - 1] < unit && unit < units;
+    if (!fits) return refuse("stage ", s, " cannot begin with unit ", unit, " of ", units);
+  }
+  if (cut.first_units.empty() || cut.borrowed.size() != cut.first_units.size()) {
+    return refuse("there are ", cut.first_units.size(), " stages and ", cut.borrowed.size(),
+                  " lists of borrowed parameters");
+  }
+  if (world_size % places != 0) {
+    return refuse(world_size, " ranks cannot be divided into ", places, " stages");
+  }
+  return absl::OkStatus();
+}
+
+int PlacesOf(const Plan& plan, const PipelineCut& cut) {
+  return cut.stages() == 1 ? 1 : cut.stages() / plan::StagesPerRank(plan);
+}
+
+absl::Status CheckDeclaresTokens(const Plan& plan, const EngineSetUp& set_up) {
+  if (plan.loss_scaling.kind == LossScaling::Kind::kNone || set_up.declared_tokens() > 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "plan: the loss scale is that of a mean over the tokens of a micro-batch, and nothing says "
+      "how many it has: give Engine::Create one micro-batch as a sample, with targets that count");
+}
+
+absl::StatusOr<EngineSetUp> SetUpOf(const ParameterStore& store, const Plan& plan,
+                                    const PipelineCut& cut, int world_size,
+                                    const std::vector<plan::UseTrace>& traces) {
+  EngineSetUp set_up = {.parameters = engine::InfoOf(store), .boundary = cut.boundary};
+  const int places = PlacesOf(plan, cut);
+  set_up.layout = plan::PlanBlockLayout(set_up.parameters);
+  set_up.mesh = {.stages = places, .replicas = world_size / places};
+  set_up.stages = engine::StagesOf(store, set_up.layout, cut, traces);
+  for (int stage = 0; stage < cut.stages(); ++stage) {
+    set_up.units.push_back(engine::UnitsOf(store, cut, stage));
+  }
+  MUSTER_ASSIGN_OR_RETURN(set_up.schedule, plan::ScheduleOf(plan, places));
+  MUSTER_RETURN_IF_ERROR(plan::CheckSchedule(set_up.InputOf(plan, store.dtype()), set_up.schedule));
+  return set_up;
+}
+
+absl::Status ProvePrograms(const EngineSetUp& set_up, const Plan& plan, DType dtype, int own_rank) {
+  const plan::Program own = plan::CompileProgram(set_up.InputOf(plan, dtype), own_rank);
+  MUSTER_RETURN_IF_ERROR(plan::ProveMemory(own));
+  if (set_up.mesh.size() > kMostProvenRanks) return absl::OkStatus();
+  std::vector<plan::Program> programs;
+  for (int rank = 0; rank < set_up.mesh.size(); ++rank) {
+    programs.push_back(plan::CompileProgram(set_up.InputOf(plan, dtype), rank));
+  }
+  return plan::ProvePrograms(programs);
+}
+
+absl::StatusOr<PipelineCut> CutOf(ParameterStore& store, const Plan& plan, int world_size,
+                                  const UnitModel& model, const ModelInput& sample) {
+  MUSTER_RETURN_IF_ERROR(plan.Validate());
+  MUSTER_RETURN_IF_ERROR(CheckHasParameters(store));
+  MUSTER_RETURN_IF_ERROR(plan::CheckStagesPerRank(plan));
+  MUSTER_ASSIGN_OR_RETURN(const int places, NumStages(plan, world_size));
+  MUSTER_RETURN_IF_ERROR(
+      plan::CheckGroups(plan, {.stages = places, .replicas = world_size / places}));
+  MUSTER_ASSIGN_OR_RETURN(const plan::Schedule schedule, plan::ScheduleOf(plan, places));
+  MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
+  return engine::CutModel(store, plan, schedule.num_stages(), model, sample);
+}
+
+}  // namespace muster

@@ -1,0 +1,41 @@
+#include "worker_runtime/engine/registered_memory.h"
+
+#include <utility>
+
+#include "proto/base/status_macros.h"
+#include "worker_runtime/engine/tensor_buffer.h"
+
+namespace muster::engine {
+
+void RegisteredMemory::Want(bool wanted) {
+  if (!has_begun_) wanted_ = wanted;
+}
+
+absl::Status RegisteredMemory::BeforeStep() {
+  return std::exchange(has_begun_, true) ? absl::OkStatus() : Register();
+}
+
+absl::Status RegisteredMemory::Register() {
+  if (!wanted_) return absl::OkStatus();
+  const absl::Status status = RegisterWithGroups();
+  if (status.ok()) return status;
+  // The ranks of one group may know of it and go, while those of another wait for them.
+  registrations_.clear();
+  if (!rig_.own_groups.empty()) rig_.Abort(status.message());
+  return status;
+}
+
+absl::Status RegisteredMemory::RegisterWithGroups() {
+  const std::vector<Communicator*> groups = rig_.Groups();
+  for (size_t g = rig_.is_pipeline() ? 1 : 0; g < groups.size(); ++g) {
+    for (const Tensor& memory : rig_.reduction->MemoryOf(static_cast<int>(g))) {
+      MUSTER_ASSIGN_OR_RETURN(
+          Registration registration,
+          groups[g]->Register(memory.empty() ? Buffer{} : BufferOfTensor(memory)));
+      registrations_.push_back(std::move(registration));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace muster::engine

@@ -1,0 +1,207 @@
+#include "worker_runtime/engine/rig.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "muster/agreement.h"
+#include "proto/base/status_macros.h"
+#include "proto/io/sha256.h"
+#include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/plan/held_memory.h"
+#include "worker_runtime/plan/plan_text.h"
+#include "worker_runtime/plan/stage_order.h"
+
+namespace muster::engine {
+namespace {
+
+const Device& DeviceOf(const ParameterStore& store) {
+  return store.device() == nullptr ? Device::Cpu() : *store.device();
+}
+
+// Beyond what the plan and the parameters say: where the model is cut.
+std::string TextOfCut(const PipelineCut& cut) {
+  if (cut.stages() == 1) return "";
+  std::string text =
+      absl::StrCat("first units of stages=", absl::StrJoin(cut.first_units, " "),
+                   "\nboundary of stages=", cut.boundary.ToString(), "\nborrowed by stages=");
+  for (const auto& stage : cut.borrowed) {
+    for (const Parameter* parameter : stage) absl::StrAppend(&text, parameter->name(), " ");
+    absl::StrAppend(&text, ";");
+  }
+  return text + "\n";
+}
+
+// What the seed of the backward pass is made from.
+std::string TextOfTokens(const Plan& plan, const EngineSetUp& set_up) {
+  if (plan.loss_scaling.kind == LossScaling::Kind::kNone) return "";
+  return absl::StrCat("tokens of a micro-batch=", set_up.declared_tokens(), "\n");
+}
+
+// Every rank has as many groups, of the same kinds in the same order.
+absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> SplitGroups(
+    Communicator& world, const plan::Program& program) {
+  std::vector<std::unique_ptr<Communicator>> groups;
+  for (size_t g = 1; g < program.groups.size(); ++g) {
+    const plan::Group& group = program.groups[g];
+    MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> own,
+                            world.Split(group.ranks.front(), world.rank(), group.name));
+    groups.push_back(std::move(own));
+  }
+  return groups;
+}
+
+// --- the order of use ---------------------------------------------------------------------------
+
+std::vector<int64_t> Numbers(const plan::UseTrace& trace) {
+  std::vector<int64_t> numbers = {trace.kept_bytes, trace.peak_bytes, trace.weights_bytes,
+                                  trace.num_tokens};
+  for (const std::vector<int>* list :
+       {&trace.forward, &trace.backward, &trace.weights, &trace.gradients}) {
+    numbers.push_back(static_cast<int64_t>(list->size()));
+    numbers.insert(numbers.end(), list->begin(), list->end());
+  }
+  return numbers;
+}
+
+plan::UseTrace TraceOf(absl::Span<const int64_t> numbers) {
+  plan::UseTrace trace = {.kept_bytes = numbers[0],
+                          .peak_bytes = numbers[1],
+                          .weights_bytes = numbers[2],
+                          .num_tokens = numbers[3]};
+  size_t next = 4;
+  for (std::vector<int>* list :
+       {&trace.forward, &trace.backward, &trace.weights, &trace.gradients}) {
+    const size_t count = static_cast<size_t>(numbers[next++]);
+    for (size_t i = 0; i < count; ++i) list->push_back(static_cast<int>(numbers[next++]));
+  }
+  return trace;
+}
+
+// Each rank knows what its own stage does.
+absl::StatusOr<std::vector<plan::UseTrace>> ShareTraces(Communicator& world, plan::Mesh mesh,
+                                                        const plan::UseTrace& own) {
+  if (mesh.stages == 1) return std::vector<plan::UseTrace>{own};
+  std::vector<int64_t> numbers = Numbers(own);
+  std::vector<int64_t> size = {static_cast<int64_t>(numbers.size())};
+  MUSTER_RETURN_IF_ERROR(world.AllReduce(BufferOf(size), {.op = ReduceOp::kMax}).Wait());
+  numbers.resize(size[0]);
+  std::vector<int64_t> all(size[0] * world.size());
+  MUSTER_RETURN_IF_ERROR(world.AllGather(ConstBufferOf(numbers), BufferOf(all)).Wait());
+  std::vector<plan::UseTrace> traces;
+  for (int stage = 0; stage < mesh.stages; ++stage) {
+    traces.push_back(
+        TraceOf(absl::MakeConstSpan(all).subspan(stage * mesh.replicas * size[0], size[0])));
+  }
+  return traces;
+}
+
+// Those of all stages, of which each rank records its own.
+absl::StatusOr<std::vector<plan::UseTrace>> TracesOf(Communicator& world, plan::Mesh mesh,
+                                                     const plan::Schedule& schedule,
+                                                     StageTracer record) {
+  std::vector<plan::UseTrace> traces(schedule.num_stages());
+  const std::vector<int> own = plan::StagesAt(schedule, world.rank() / mesh.replicas);
+  for (size_t turn = 0; turn < own.size(); ++turn) {
+    MUSTER_ASSIGN_OR_RETURN(const plan::UseTrace trace, record(own[turn]));
+    MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> of_places,
+                            ShareTraces(world, mesh, trace));
+    for (int place = 0; place < mesh.stages; ++place) {
+      traces[plan::StagesAt(schedule, place)[turn]] = of_places[place];
+    }
+  }
+  return traces;
+}
+
+}  // namespace
+
+Rig::Rig(Communicator& the_world, ParameterStore& the_store, Plan the_plan, EngineSetUp the_set_up,
+         plan::Program the_program, std::vector<std::unique_ptr<Communicator>> the_groups)
+    : world(the_world),
+      store(the_store),
+      plan(std::move(the_plan)),
+      set_up(std::move(the_set_up)),
+      program(std::move(the_program)),
+      own_groups(std::move(the_groups)),
+      pool(DeviceOf(store)),
+      held(store, set_up.layout, program, plan::BorrowedBy(program, set_up.stages, set_up.layout),
+           NumMoments(plan.update), queue),
+      reduction(std::in_place, program, Groups(), held, queue) {}
+
+std::vector<Communicator*> Rig::Groups() const {
+  std::vector<Communicator*> groups = {&world};
+  for (const auto& group : own_groups) groups.push_back(group.get());
+  return groups;
+}
+
+void Rig::Abort(absl::string_view reason) {
+  for (const auto& group : own_groups) group->Abort(reason);
+  world.Abort(reason);
+}
+
+void Rig::Recompile() {
+  reduction.reset();
+  program = plan::CompileProgram(set_up.InputOf(plan, store.dtype()), world.rank());
+  reduction.emplace(program, Groups(), held, queue);
+}
+
+absl::StatusOr<std::unique_ptr<Rig>> MakeRig(Communicator& world, ParameterStore& store, Plan plan,
+                                             const PipelineCut& cut, StageTracer record,
+                                             bool has_sample) {
+  MUSTER_RETURN_IF_ERROR(plan.Validate());
+  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype(), DeviceOf(store)));
+  MUSTER_RETURN_IF_ERROR(CheckHasParameters(store));
+  MUSTER_RETURN_IF_ERROR(CheckIsFree(store));
+  MUSTER_RETURN_IF_ERROR(CheckStages(plan, cut, world.size()));
+  const int places = PlacesOf(plan, cut);
+  MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, places, world.size()));
+  plan.stages = places;
+  const plan::Mesh mesh = {.stages = places, .replicas = world.size() / places};
+  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, mesh));
+  MUSTER_ASSIGN_OR_RETURN(std::vector<plan::ParameterUpdate> updates, FreezeGroups(store, plan));
+  MUSTER_ASSIGN_OR_RETURN(const plan::Schedule schedule, plan::ScheduleOf(plan, places));
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> traces,
+                          TracesOf(world, mesh, schedule, record));
+  MUSTER_ASSIGN_OR_RETURN(EngineSetUp set_up, SetUpOf(store, plan, cut, world.size(), traces));
+  set_up.updates = std::move(updates);
+  set_up.learns_order = !has_sample && cut.stages() == 1 && mesh.replicas > 1 && plan.overlap;
+  MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));
+  MUSTER_RETURN_IF_ERROR(CheckDeclaresTokens(plan, set_up));
+  const plan::Program program_of_0 = plan::CompileProgram(set_up.InputOf(plan, store.dtype()), 0);
+  const std::string text = plan::CanonicalText(plan, set_up.parameters, store.dtype());
+  MUSTER_RETURN_IF_ERROR(
+      CheckAgreement(world, absl::StrCat(text, TextOfCut(cut), TextOfTokens(plan, set_up),
+                                         plan::Describe(program_of_0))));
+  MUSTER_RETURN_IF_ERROR(ProvePrograms(set_up, plan, store.dtype(), world.rank()));
+  plan::Program program = plan::CompileProgram(set_up.InputOf(plan, store.dtype()), world.rank());
+  MUSTER_ASSIGN_OR_RETURN(auto groups, SplitGroups(world, program));
+  auto rig = std::make_unique<Rig>(world, store, std::move(plan), std::move(set_up),
+                                   std::move(program), std::move(groups));
+  rig->plan_hash = Sha256().Add(text).Finish();
+  rig->held.Initialize(rig->plan.seed);
+  return rig;
+}
+
+absl::StatusOr<bool> AdoptOrder(Rig& rig, const std::vector<int>& observed) {
+  rig.set_up.learns_order = false;
+  std::vector<int>& order = rig.set_up.stages[0].trace.gradients;
+  std::vector<int64_t> numbers(rig.store.parameters().size(), -1);
+  std::copy(observed.begin(), observed.end(), numbers.begin());
+  std::vector<int64_t> all(numbers.size() * rig.world.size());
+  MUSTER_RETURN_IF_ERROR(rig.world.AllGather(ConstBufferOf(numbers), BufferOf(all)).Wait());
+  for (int rank = 1; rank < rig.world.size(); ++rank) {
+    const auto its = all.begin() + rank * static_cast<int64_t>(numbers.size());
+    if (!std::equal(all.begin(), all.begin() + static_cast<int64_t>(numbers.size()), its)) {
+      return false;
+    }
+  }
+  if (order == observed) return false;
+  order = observed;
+  MUSTER_RETURN_IF_ERROR(ProvePrograms(rig.set_up, rig.plan, rig.store.dtype(), rig.world.rank()));
+  return true;
+}
+
+}  // namespace muster::engine

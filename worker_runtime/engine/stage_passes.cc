@@ -1,0 +1,109 @@
+#include "worker_runtime/engine/stage_passes.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/nn/operations.h"
+
+namespace muster::engine {
+
+using plan::Action;
+using plan::ActionKind;
+
+StagePasses::StagePasses(Rig& rig, const Updater& updater)
+    : rig_(rig),
+      updater_(updater),
+      in_flight_(rig.pool, rig.plan.recompute),
+      transfers_(rig.world, rig.store, rig.set_up, rig.program.types, in_flight_, rig.queue,
+                 rig.pool) {}
+
+absl::Status StagePasses::Fail(const absl::Status& status) {
+  rig_.Abort(absl::StrCat("rank ", rig_.world.rank(), ": ", status.message()));
+  return status;
+}
+
+bool StagePasses::IsLast(const Action& pass) const {
+  return plan::WritesGradients(pass) && pass.micro_batch + 1 == rig_.plan.accumulation;
+}
+
+absl::Status StagePasses::Forward(const Action& pass, PassForward forward,
+                                  const absl::Status& use_error) {
+  PassInFlight& here = in_flight_.At(pass.stage, pass.micro_batch);
+  Tape& tape = in_flight_.Begin(here);
+  absl::StatusOr<StageOutput> output = forward(tape, pass, here.received);
+  if (output.ok() && !tape.status().ok()) output = tape.status();
+  if (!output.ok()) return Fail(output.status());
+  MUSTER_RETURN_IF_ERROR(use_error);
+  here.output = *std::move(output);
+  if (rig_.set_up.is_last(pass.stage)) {
+    const Loss& loss = here.output.loss;
+    rig_.reduction->AddLoss(pass.micro_batch,
+                            {.loss = loss.sum, .num_tokens = static_cast<double>(loss.num_tokens)},
+                            loss.total);
+  }
+  transfers_.Keep(pass);
+  return absl::OkStatus();
+}
+
+void StagePasses::BindGradients(const Action& pass) {
+  // What travels with each micro-batch is of it alone.
+  const bool begins = rig_.program.ordered || pass.micro_batch == 0;
+  if (!rig_.program.streams_gradients) {
+    rig_.held.BindGradients(pass.slot, plan::BlocksOfStage(rig_.program, pass.stage), !begins);
+  }
+  for (const int p : rig_.set_up.stages[pass.stage].borrowed) {
+    if (begins) rig_.store.parameters()[p]->ForgetGradient();
+  }
+  transfers_.BindTied(pass.stage, !begins);
+}
+
+absl::Status StagePasses::Backward(const Action& pass, absl::FunctionRef<void(Tape&)> watch,
+                                   const absl::Status& use_error) {
+  PassInFlight& here = in_flight_.At(pass.stage, pass.micro_batch);
+  Tape& tape = *here.tape;
+  const bool writes = plan::WritesGradients(pass);
+  if (writes) {
+    BindGradients(pass);
+    transfers_.AddTiedGradient(pass.stage, here);
+    if (IsLast(pass) && rig_.plan.overlap && pass.entries.empty()) watch(tape);
+  }
+  Replay(pass.kind, here);
+  tape.OnGradientReady(nullptr);
+  if (!tape.status().ok()) return Fail(tape.status());
+  MUSTER_RETURN_IF_ERROR(use_error);
+  if (pass.kind != ActionKind::kBackwardWeight) {
+    if (here.received.needs_gradient()) here.input_gradient = tape.TakeGradient(here.received);
+    transfers_.Keep(pass);
+  }
+  if (writes) {
+    rig_.store.ZeroUnwritten(rig_.queue);
+    if (rig_.program.ordered || IsLast(pass)) transfers_.KeepTied(pass.stage, pass.micro_batch);
+    rig_.reduction->Merge(pass, plan::BlocksOfStage(rig_.program, pass.stage));
+    in_flight_.End(here);
+  }
+  return absl::OkStatus();
+}
+
+void StagePasses::Replay(ActionKind kind, PassInFlight& pass) {
+  Tape& tape = *pass.tape;
+  if (kind == ActionKind::kBackwardWeight) return tape.BackwardWeights();
+  const bool whole = kind == ActionKind::kBackward;
+  if (!pass.gradient.empty()) {
+    const Activation& output = pass.output.passed_on;
+    Tensor gradient = std::move(pass.gradient);
+    return whole ? tape.Backward(output, std::move(gradient))
+                 : tape.BackwardInputs(output, std::move(gradient));
+  }
+  const Activation& loss = pass.output.loss.output;
+  // A scale that may change is read in the device's memory.
+  if (!updater_.scales_loss() || rig_.host_reads()) {
+    const double seed = updater_.SeedOfBackward();
+    return whole ? tape.Backward(loss, seed) : tape.BackwardInputs(loss, seed);
+  }
+  const Tensor scale = rig_.pool.Allocate(loss.value.dtype(), loss.value.shape());
+  rig_.queue.device().operations(DType::kF32).cast(rig_.queue, updater_.narrow_loss_scale(), scale);
+  return whole ? tape.Backward(loss, scale) : tape.BackwardInputs(loss, scale);
+}
+
+}  // namespace muster::engine

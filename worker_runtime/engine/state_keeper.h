@@ -1,0 +1,95 @@
+// The whole state of a training on its way out and in: to and from a checkpoint, as a copy in
+// memory, and to the ranks of a later world. It passes through one rank, array by array.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "muster/checkpoint_fence.h"
+#include "muster/engine.h"
+#include "muster/tensor.h"
+#include "worker_runtime/checkpoint/whole_checkpoint.h"
+#include "worker_runtime/engine/rig.h"
+#include "worker_runtime/engine/state_exchange.h"
+#include "worker_runtime/engine/state_file.h"
+#include "worker_runtime/engine/step_listeners.h"
+#include "worker_runtime/engine/training_progress.h"
+#include "worker_runtime/engine/units_alone.h"
+#include "worker_runtime/engine/updater.h"
+
+namespace muster::engine {
+
+// Every array of a checkpoint by name, of the type of the masters and in the shape of its
+// parameter.
+struct StateCopy {
+  checkpoint::TrainingState head;
+  std::map<std::string, Tensor> model;
+  std::map<std::string, Tensor> optimizer;
+};
+
+// Threads: thread-compatible; all ranks call the same functions, but for Copy.
+class StateKeeper {
+ public:
+  // All outlive this.
+  StateKeeper(Rig& rig, TrainingProgress& progress, Updater& updater, UnitsAlone& alone,
+              const StepListeners& listeners)
+      : rig_(rig), progress_(progress), updater_(updater), alone_(alone), listeners_(listeners) {}
+
+  void Fence(CheckpointFence fence) { fence_ = std::move(fence); }
+
+  // As Engine's functions of these names; Copy is TakeSnapshot, and a rank that has none restores
+  // from null.
+  absl::Status Save(const std::string& directory,
+                    const std::map<std::string, std::string>& metadata);
+  absl::StatusOr<Engine::Loaded> Load(const std::string& directory);
+  absl::StatusOr<Engine::Loaded> LoadBase(const std::string& directory);
+  absl::StatusOr<std::unique_ptr<StateCopy>> Copy();
+  absl::StatusOr<Engine::Restored> Restore(const StateCopy* own);
+  absl::StatusOr<std::string> HashParameters();
+
+ private:
+  // A rank that has a whole state, which it gives to all.
+  struct StateSource {
+    int rank = 0;
+    std::string name;                               // for people
+    absl::StatusOr<checkpoint::TrainingState> own;  // what the rank has; of no use on the others
+    // On the rank alone: fills `memory`.
+    absl::FunctionRef<absl::Status(const StateArray& array, const Tensor& memory)> read;
+  };
+
+  // The programs of the first rank of each stage.
+  std::vector<plan::Program> ProgramsOfPlaces() const;
+  // All arrays of a checkpoint in one order, and memory for the largest.
+  CheckpointArrays ArraysOfCheckpoint() const;
+  CheckpointArrays WithMemory(CheckpointArrays all) const;
+  absl::StatusOr<int64_t> TellNext(int64_t array, int root = 0);
+  absl::StatusOr<std::string> WriteCheckpoint(const std::string& directory,
+                                              const std::map<std::string, std::string>& metadata);
+  absl::Status GiveArrays();
+  absl::StatusOr<checkpoint::NewestCheckpoint> OpenCheckpoint(const std::string& directory);
+  absl::StatusOr<checkpoint::NewestCheckpoint> OpenBase(const std::string& directory);
+  // Every rank calls it alike. An error of the source's rank before the first array leaves all as
+  // it was.
+  absl::StatusOr<checkpoint::TrainingState> TakeState(const StateSource& source);
+  absl::Status TakeArrays(const StateSource& source, int64_t updates);
+  absl::Status SpreadArrays(const StateSource& source, const CheckpointArrays& all,
+                            std::optional<ValueRounding> rounding);
+  absl::Status CheckHoldsWholeState() const;
+  absl::Status CheckCopy(const StateCopy& copy, const std::string& name) const;
+
+  Rig& rig_;
+  TrainingProgress& progress_;
+  Updater& updater_;
+  UnitsAlone& alone_;
+  const StepListeners& listeners_;
+  CheckpointFence fence_;
+};
+
+}  // namespace muster::engine

@@ -1,0 +1,250 @@
+#include "worker_runtime/engine/step_runner.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/engine/action_range.h"
+
+namespace muster::engine {
+
+using plan::Action;
+using plan::ActionKind;
+using plan::Lane;
+
+StepRunner::StepRunner(Rig& rig, Updater& updater, const StepListeners& listeners)
+    : rig_(rig),
+      updater_(updater),
+      listeners_(listeners),
+      passes_(rig, updater),
+      travels_(rig, passes_.transfers()),
+      core_(std::in_place, rig.program) {}
+
+void StepRunner::Begin(MonoTime now) {
+  began_ = now;
+  result_ = {};
+  result_.learning_rate = updater_.PutNumbers();
+  in_step_ = true;
+  is_updating_ = false;
+}
+
+absl::Status StepRunner::Put(PassForward forward) {
+  use_error_ = absl::OkStatus();
+  observed_gradients_.clear();
+  travels_.Forget();
+  Start(core_->Begin());
+  return CarryOut(forward);
+}
+
+absl::Status StepRunner::PutIntoCapture(PassForward forward) {
+  is_capturing_ = true;
+  const absl::Status status = Put(forward);
+  is_capturing_ = false;
+  return status;
+}
+
+void StepRunner::Launch(Work step) {
+  is_updating_ = true;
+  travels_.Launch(std::move(step));
+}
+
+void StepRunner::Forget() {
+  to_compute_ = plan::kNone;
+  passes_.Clear();
+}
+
+absl::Status StepRunner::End() {
+  if (!rig_.host_reads()) MUSTER_RETURN_IF_ERROR(EndOnDevice());
+  in_step_ = false;
+  StepTimes& times = result_.times;
+  times.total = MonoNow() - began_;
+  times.update = times.total - times.forward - times.backward - times.wait;
+  times.communication = travels_.TimeOfReductions();
+  return absl::OkStatus();
+}
+
+// What the host did not wait for may have failed since, and then the record says nothing.
+absl::Status StepRunner::EndOnDevice() {
+  MUSTER_RETURN_IF_ERROR(travels_.AwaitOnHost());
+  return JudgeStep();
+}
+
+bool StepRunner::Fail(const absl::Status& failure) {
+  in_step_ = false;
+  EndGroups(failure);
+  travels_.AwaitRest().IgnoreError();
+  Forget();
+  return is_updating_;
+}
+
+// An error that ended one communicator ends the others with the same words: a rank that waits in
+// its stage would else hear only that this one has gone. A step that all ranks refuse alike ends
+// none.
+void StepRunner::EndGroups(const absl::Status& failure) {
+  const bool alone_knows = rig_.own_groups.empty() && use_error_.ok();
+  if (alone_knows || absl::IsFailedPrecondition(failure)) return;
+  rig_.Abort(failure.message());
+}
+
+absl::Status StepRunner::CarryOut(PassForward forward) {
+  while (!core_->IsFinished()) {
+    if (to_compute_ == plan::kNone) {
+      MUSTER_RETURN_IF_ERROR(Await(core_->HoldUp()));
+      continue;
+    }
+    const int action = std::exchange(to_compute_, plan::kNone);
+    const MonoTime begin = MonoNow();
+    MUSTER_RETURN_IF_ERROR(Compute(rig_.program.actions[action], forward));
+    Tell(TimedAction::Lane::kCompute, action, begin, MonoNow());
+    Complete(action);
+  }
+  return absl::OkStatus();
+}
+
+// The step counts as taken once it is decided what becomes of it, before its updates.
+void StepRunner::Tell(TimedAction::Lane lane, int action, MonoTime begin, MonoTime end) const {
+  listeners_.Tell(lane, /*is_taken=*/result_.step != 0, begin, end,
+                  [&] { return Describe(rig_.program.actions[action], rig_.program); });
+}
+
+absl::Status StepRunner::Compute(const Action& action, PassForward forward) {
+  const ActionRange range(ToString(action.kind));
+  switch (action.kind) {
+    case ActionKind::kForward:
+      return Forward(action, forward);
+    case ActionKind::kBackward:
+    case ActionKind::kBackwardInput:
+    case ActionKind::kBackwardWeight:
+      return Backward(action);
+    case ActionKind::kNorm:
+      listeners_.Mark(Phase::kUpdate);
+      updater_.ComputeNorm();
+      return absl::OkStatus();
+    case ActionKind::kClip:
+      return DecideUpdate();
+    default:
+      Update(action);
+      return absl::OkStatus();
+  }
+}
+
+absl::Status StepRunner::Forward(const Action& action, PassForward forward) {
+  listeners_.Mark(Phase::kForward);
+  const MonoTime begin = MonoNow();
+  MUSTER_RETURN_IF_ERROR(passes_.Forward(action, forward, use_error_));
+  result_.times.forward += MonoNow() - begin;
+  return absl::OkStatus();
+}
+
+absl::Status StepRunner::Backward(const Action& action) {
+  listeners_.Mark(Phase::kBackward);
+  const MonoTime begin = MonoNow();
+  const auto watch = [this](Tape& tape) { WatchGradients(tape); };
+  MUSTER_RETURN_IF_ERROR(passes_.Backward(action, watch, use_error_));
+  result_.times.backward += MonoNow() - begin;
+  if (passes_.IsLast(action)) listeners_.Mark(Phase::kReduce);
+  return absl::OkStatus();
+}
+
+void StepRunner::WatchGradients(Tape& tape) {
+  for (const auto& parameter : rig_.store.parameters()) {
+    if (parameter->frozen()) Start(core_->Step(GradientReady{parameter->index()}));
+  }
+  tape.OnGradientReady([this](Parameter& parameter) {
+    // It was used, but its output was not.
+    if (!parameter.has_gradient()) parameter.BeginSparseGradient(rig_.queue);
+    if (rig_.set_up.learns_order) observed_gradients_.push_back(parameter.index());
+    Start(core_->Step(GradientReady{parameter.index()}));
+  });
+}
+
+absl::Status StepRunner::DecideUpdate() {
+  // What is on its way might otherwise fail when the update has been sent behind it.
+  if (waits_before_update_ && !is_capturing_) MUSTER_RETURN_IF_ERROR(travels_.AwaitOnHost());
+  updater_.Decide();
+  return rig_.host_reads() ? JudgeStep() : absl::OkStatus();
+}
+
+absl::Status StepRunner::JudgeStep() {
+  MUSTER_ASSIGN_OR_RETURN(const StepRecord record, updater_.Read());
+  is_updating_ = false;  // not yet, or all of it is done
+  return updater_.Judge(record, result_);
+}
+
+void StepRunner::Update(const Action& action) {
+  if (result_.skipped) return;
+  if (!is_capturing_) is_updating_ = true;
+  updater_.Update(action);
+}
+
+void StepRunner::Start(absl::Span<const int> actions) {
+  for (const int action : actions) {
+    const Action& a = rig_.program.actions[action];
+    switch (plan::LaneOf(a.kind)) {
+      case Lane::kCompute:
+        to_compute_ = action;
+        break;
+      case Lane::kMemory:
+        rig_.reduction->GiveUp(a);
+        break;
+      default:
+        travels_.Start(action);
+    }
+  }
+}
+
+absl::Status StepRunner::Await(int action) {
+  MUSTER_ASSIGN_OR_RETURN(const Travels::Times times, travels_.Await(action));
+  Tell(TimedAction::Lane::kWaiting, action, times.wait_began, times.wait_ended);
+  // Time that the update waits for its own collectives is the update's, and a pass's is its own.
+  if (result_.step == 0 && core_->is_between_passes()) {
+    result_.times.wait += times.wait_ended - times.wait_began;
+  }
+  Tell(TimedAction::Lane::kNetwork, action, times.since, times.finished);
+  Complete(action);
+  return absl::OkStatus();
+}
+
+// A parameter of another stage is lent, and a frozen one in buckets is whole.
+void StepRunner::Enter(const Parameter& parameter) {
+  const plan::Program& program = rig_.program;
+  const int unit = parameter.unit();
+  if (!plan::HoldsUnit(program, unit) || !plan::UsesMatter(program)) return;
+  if (!core_->IsOfPass(rig_.set_up.StageOfUnit(unit))) return;
+  if (parameter.frozen() && plan::UsesBuckets(program)) return;
+  EnterNext(parameter);
+}
+
+void StepRunner::EnterNext(const Parameter& parameter) {
+  const int unit = parameter.unit();
+  const int use = plan::UseOf(rig_.program, parameter.index(), unit);
+  const ExecutorCore::Arrival arrival =
+      use_error_.ok() ? core_->WhatIs(use) : ExecutorCore::Arrival::kUnknown;
+  if (arrival == ExecutorCore::Arrival::kSame) return;
+  if (arrival == ExecutorCore::Arrival::kUnknown) {
+    const auto& names = rig_.store.unit_names();
+    use_error_.Update(absl::InternalError(absl::StrCat(
+        "rank ", rig_.world.rank(), ": the model uses unit ",
+        unit < static_cast<int>(names.size()) ? names[unit] : absl::StrCat(unit),
+        " at a point where it did not when its order of use was found out; sharded plans need one "
+        "that stays the same")));
+    rig_.held.BindAnything(unit);
+    return;
+  }
+  Start(core_->Step(UnitEntered{use}));
+  const MonoTime begin = MonoNow();
+  for (int action = core_->UseHoldUp(); action != plan::kNone; action = core_->UseHoldUp()) {
+    if (absl::Status status = Await(action); !status.ok()) {
+      use_error_ = std::move(status);
+      rig_.held.BindAnything(unit);
+      return;
+    }
+  }
+  result_.times.gather += MonoNow() - begin;
+  const int64_t place = core_->use().place;
+  if (place != plan::kNone) {
+    rig_.held.BindUnreduced(plan::GradientBucketOf(rig_.program, use), place);
+  }
+}
+
+}  // namespace muster::engine

@@ -1,0 +1,105 @@
+#include "worker_runtime/engine/travels.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/base/status_macros.h"
+#include "worker_runtime/engine/action_range.h"
+
+namespace muster::engine {
+
+using plan::Action;
+
+namespace {
+
+bool IsTransfer(const Action& action) { return action.collective == plan::Collective::kTransfer; }
+
+// A communicator knows how many transfers there were, not which of the pipeline's one is.
+absl::Status InWordsOfStages(const Action& action, absl::Status status) {
+  if (!IsTransfer(action)) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), " (in ", StageTransfers::NameOf(action), ")"));
+}
+
+}  // namespace
+
+void Travels::Forget() {
+  under_way_.clear();
+  arrived_.clear();
+}
+
+void Travels::Start(int action) {
+  const Action& a = rig_.program.actions[action];
+  const ActionRange range(ToString(a.kind));
+  if (a.kind == plan::ActionKind::kReduce && a.place != plan::kNone) {
+    rig_.held.ZeroUnwritten(a.bucket);
+  }
+  Travel travel = {.action = action, .since = MonoNow()};
+  if (IsTransfer(a)) {
+    travel.memory = transfers_.MemoryOf(a);
+    travel.work = transfers_.Start(a, travel.memory);
+  } else {
+    travel.work = rig_.reduction->Start(a);
+  }
+  under_way_.push_back(std::move(travel));
+}
+
+void Travels::Launch(Work launched) {
+  Forget();
+  launched_ = std::move(launched);
+}
+
+absl::StatusOr<Travels::Times> Travels::Await(int action) {
+  const auto found = std::find_if(under_way_.begin(), under_way_.end(),
+                                  [&](const Travel& travel) { return travel.action == action; });
+  MUSTER_CHECK(found != under_way_.end());
+  const Action& a = rig_.program.actions[action];
+  Times times = {.since = found->since, .wait_began = MonoNow()};
+  {
+    const ActionRange range(absl::StrCat("wait for ", ToString(a.kind)));
+    absl::Status status = found->work.Await(rig_.queue);
+    if (!status.ok()) return InWordsOfStages(a, std::move(status));
+  }
+  times.wait_ended = MonoNow();
+  Travel travel = std::move(*found);
+  under_way_.erase(found);
+  // What was there at once has no end of its own, nor has what a device's queue still waits for.
+  times.finished = std::clamp(travel.work.FinishedAt(), travel.since, times.wait_ended);
+  if (IsTransfer(a)) {
+    transfers_.Finish(a, travel.memory);
+    travel.memory = Tensor();
+  } else {
+    rig_.reduction->Finish(a);
+  }
+  arrived_.push_back(std::move(travel));
+  return times;
+}
+
+absl::Status Travels::AwaitOnHost() {
+  MUSTER_RETURN_IF_ERROR(std::exchange(launched_, Work()).Wait());
+  for (const Travel& travel : arrived_) MUSTER_RETURN_IF_ERROR(travel.work.Wait());
+  return absl::OkStatus();
+}
+
+absl::Status Travels::AwaitRest() {
+  absl::Status first_error = std::exchange(launched_, Work()).Wait();
+  for (const Travel& travel : under_way_) first_error.Update(travel.work.Wait());
+  under_way_.clear();
+  return first_error;
+}
+
+absl::Duration Travels::TimeOfReductions() const {
+  absl::Duration busy;
+  MonoTime free_since;
+  for (const Travel& travel : arrived_) {
+    if (rig_.program.actions[travel.action].kind != plan::ActionKind::kReduce) continue;
+    const MonoTime begin = std::max(travel.since, free_since);
+    const MonoTime end = std::max(begin, travel.work.FinishedAt());
+    busy += end - begin;
+    free_since = end;
+  }
+  return busy;
+}
+
+}  // namespace muster::engine

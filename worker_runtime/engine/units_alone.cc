@@ -1,0 +1,82 @@
+#include "worker_runtime/engine/units_alone.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "proto/base/status_macros.h"
+#include "worker_runtime/engine/tensor_buffer.h"
+
+namespace muster::engine {
+
+bool UnitsAlone::IsGathered(int unit) const {
+  const std::vector<int> buckets = plan::BucketsOfUnit(rig_.program, unit);
+  return std::any_of(buckets.begin(), buckets.end(),
+                     [this](int b) { return rig_.program.buckets[b].gathered; });
+}
+
+void UnitsAlone::Enter(int unit) {
+  if (unit_ == unit || !(rig_.is_pipeline() || IsGathered(unit))) return;
+  Release();
+  unit_ = unit;
+  absl::Status gathered = Gather(unit);
+  if (error_.ok()) error_ = std::move(gathered);
+}
+
+absl::Status UnitsAlone::Gather(int unit) {
+  const EngineSetUp& set_up = rig_.set_up;
+  const int owner = set_up.PlaceOf(set_up.StageOfUnit(unit));
+  absl::Status status = error_;
+  std::vector<Tensor> parts;  // those of the unit that learn, and those that are frozen
+  if (owner != rig_.place()) {
+    parts = rig_.held.BindVisitor(unit);
+  } else {
+    for (const int b : plan::BucketsOfUnit(rig_.program, unit)) {
+      const bool frozen = rig_.program.buckets[b].frozen;
+      const plan::BlockRange blocks =
+          (frozen ? set_up.layout.frozen_units : set_up.layout.units)[unit];
+      if (!rig_.program.buckets[b].gathered) {
+        parts.push_back(rig_.held.Values(blocks));
+        continue;
+      }
+      if (status.ok()) status = GatherBucket(b);
+      rig_.held.BindGathered(b, 0);
+      parts.push_back(rig_.held.GatherPlace(frozen, 0, blocks.num_blocks()));
+    }
+  }
+  for (const Tensor& part : parts) {
+    if (!status.ok() || !rig_.is_pipeline()) return status;
+    const int root = owner * set_up.mesh.replicas;
+    status = rig_.world.Broadcast(BufferOfTensor(part), root, {.queue = &rig_.queue}).Wait();
+  }
+  return status;
+}
+
+absl::Status UnitsAlone::GatherBucket(int bucket) {
+  const plan::Action gather = {.kind = plan::ActionKind::kUnshard,
+                               .bucket = bucket,
+                               .blocks = rig_.program.buckets[bucket].blocks,
+                               .place = 0,
+                               .collective = plan::Collective::kAllGather,
+                               .group = rig_.program.shards.group};
+  return rig_.reduction->Start(gather).Wait();
+}
+
+void UnitsAlone::Release() {
+  if (unit_ == plan::kNone) return;
+  if (rig_.set_up.PlaceOf(rig_.set_up.StageOfUnit(unit_)) == rig_.place()) {
+    for (const int b : plan::BucketsOfUnit(rig_.program, unit_)) {
+      if (rig_.program.buckets[b].gathered) rig_.held.UnbindGathered(b);
+    }
+  } else {
+    rig_.held.ReleaseVisitor();
+  }
+  unit_ = plan::kNone;
+}
+
+absl::Status UnitsAlone::Leave() {
+  Release();
+  return std::exchange(error_, absl::OkStatus());
+}
+
+}  // namespace muster::engine
