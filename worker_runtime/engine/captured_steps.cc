@@ -8,18 +8,9 @@
 namespace muster::engine {
 
 CapturedSteps::CapturedSteps(Rig& rig, BatchFeed& feed, StepRunner& runner,
-                             const StepListeners& listeners)
+                             const StepListeners& listeners, std::optional<bool> wanted)
     : rig_(rig), feed_(feed), runner_(runner), listeners_(listeners) {
-  if (rig.world.size() > 1) forms_.Decline();
-}
-
-void CapturedSteps::Want(bool wanted) {
-  Forget();
-  if (wanted) {
-    forms_.Begin(/*is_alone=*/rig_.world.size() == 1);
-  } else {
-    forms_.Decline();
-  }
+  if (!wanted.value_or(rig.world.size() == 1)) forms_.Decline();
 }
 
 void CapturedSteps::Forget() {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,11 +21,10 @@ namespace muster::engine {
 // Threads: thread-compatible.
 class CapturedSteps {
  public:
-  // All outlive this.
-  CapturedSteps(Rig& rig, BatchFeed& feed, StepRunner& runner, const StepListeners& listeners);
+  // All outlive this. `wanted`: see EngineOptions::captures_steps.
+  CapturedSteps(Rig& rig, BatchFeed& feed, StepRunner& runner, const StepListeners& listeners,
+                std::optional<bool> wanted = std::nullopt);
 
-  // See Engine::CaptureSteps.
-  void Want(bool wanted);
   // The last capture is of no use, as after a failure.
   void Forget();
 

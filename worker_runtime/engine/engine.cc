@@ -51,8 +51,16 @@ absl::StatusOr<plan::UseTrace> AssumeStage(const ParameterStore& store, const Pl
 Engine::Engine(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Engine::~Engine() = default;
 
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Make(std::unique_ptr<engine::Rig> rig,
+                                                     EngineOptions options) {
+  auto state = std::make_unique<State>(std::move(rig), std::move(options));
+  MUSTER_RETURN_IF_ERROR(state->registered.Register());
+  return std::unique_ptr<Engine>(new Engine(std::move(state)));
+}
+
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, ParameterStore& store,
-                                                       Plan plan, const Sample& sample) {
+                                                       Plan plan, const Sample& sample,
+                                                       EngineOptions options) {
   StageSample stage_sample;
   if (sample != nullptr) {
     stage_sample = [&sample](Tape& tape, const Activation&) -> absl::StatusOr<StageOutput> {
@@ -60,13 +68,14 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, Para
       return StageOutput{.loss = std::move(loss)};
     };
   }
-  return CreateStage(world, store, std::move(plan), {}, stage_sample);
+  return CreateStage(world, store, std::move(plan), {}, stage_sample, std::move(options));
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
                                                             ParameterStore& store, Plan plan,
                                                             const PipelineCut& cut,
-                                                            const StageSample& sample) {
+                                                            const StageSample& sample,
+                                                            EngineOptions options) {
   if (plan::StagesPerRank(plan) > 1 && cut.stages() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "plan: schedule ", plan.schedule, " has ", plan::StagesPerRank(plan),
@@ -81,13 +90,14 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
   };
   MUSTER_ASSIGN_OR_RETURN(auto rig, engine::MakeRig(world, store, plan, cut, record,
                                                     /*has_sample=*/sample != nullptr));
-  return std::unique_ptr<Engine>(new Engine(std::make_unique<State>(std::move(rig))));
+  return Make(std::move(rig), std::move(options));
 }
 
 // The cut is found out before MakeRig looks at the plan, so that is looked at here too.
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, ParameterStore& store,
                                                        Plan plan, UnitModel model,
-                                                       const BatchSize& size) {
+                                                       const BatchSize& size,
+                                                       EngineOptions options) {
   const ModelInput sample = engine::SampleInput(size.batch, size.sequence);
   MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut, CutOf(store, plan, world.size(), model, sample));
   const auto record = [&](int stage) {
@@ -99,7 +109,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, Para
   MUSTER_ASSIGN_OR_RETURN(auto rig,
                           engine::MakeRig(world, store, plan, cut, record, /*has_sample=*/true));
   rig->set_up.model = std::move(model);
-  return std::unique_ptr<Engine>(new Engine(std::make_unique<State>(std::move(rig))));
+  return Make(std::move(rig), std::move(options));
 }
 
 // --- steps --------------------------------------------------------------------------------------
@@ -224,10 +234,6 @@ void Engine::OnPhase(std::function<void(int64_t step, Phase phase)> listener) {
 void Engine::OnAction(std::function<void(const TimedAction& action)> listener) {
   state_->listeners.on_action = std::move(listener);
 }
-void Engine::CaptureSteps(bool captures) { state_->captured.Want(captures); }
-void Engine::WaitBeforeUpdates(bool waits) { state_->runner.WaitBeforeUpdates(waits); }
-void Engine::RegisterBuffers(bool registers) { state_->registered.Want(registers); }
-void Engine::FenceCheckpoints(CheckpointFence fence) { state_->keeper.Fence(std::move(fence)); }
 int64_t Engine::step() const { return state_->progress.step; }
 const Plan& Engine::plan() const { return state_->rig->plan; }
 TensorPool& Engine::pool() { return state_->rig->pool; }

@@ -6,7 +6,12 @@
 
 namespace muster {
 
-Engine::State::State(std::unique_ptr<engine::Rig> the_rig) : rig(std::move(the_rig)) {
+Engine::State::State(std::unique_ptr<engine::Rig> the_rig, EngineOptions options)
+    : rig(std::move(the_rig)),
+      runner(*rig, updater, listeners, options.waits_before_updates),
+      registered(*rig, options.registers_buffers),
+      captured(*rig, feed, runner, listeners, options.captures_steps),
+      keeper(*rig, progress, updater, alone, listeners, std::move(options.fence)) {
   if (!plan::UsesMatter(rig->program) && !rig->is_pipeline()) return;
   rig->store.OnUse([this](Parameter& parameter) { Enter(parameter); });
 }
@@ -16,7 +21,6 @@ Engine::State::~State() { rig->store.OnUse(nullptr); }
 absl::StatusOr<StepResult> Engine::State::RunStep(engine::PassForward forward, bool from_reader) {
   const MonoTime begin = MonoNow();
   MUSTER_RETURN_IF_ERROR(alone.Leave());
-  MUSTER_RETURN_IF_ERROR(registered.BeforeStep());
   runner.Begin(begin);
   absl::Status status = captured.Put(forward, from_reader);
   if (status.ok()) status = runner.End();

@@ -22,7 +22,7 @@ namespace muster {
 
 // Threads: as Engine.
 struct Engine::State {
-  explicit State(std::unique_ptr<engine::Rig> the_rig);
+  State(std::unique_ptr<engine::Rig> the_rig, EngineOptions options);
   ~State();
 
   // `from_reader`: on the batches of the feed.
@@ -38,10 +38,10 @@ struct Engine::State {
   engine::Updater updater{*rig, progress};
   engine::UnitsAlone alone{*rig};
   engine::BatchFeed feed{*rig, progress};
-  engine::StepRunner runner{*rig, updater, listeners};
-  engine::RegisteredMemory registered{*rig};
-  engine::CapturedSteps captured{*rig, feed, runner, listeners};
-  engine::StateKeeper keeper{*rig, progress, updater, alone, listeners};
+  engine::StepRunner runner;
+  engine::RegisteredMemory registered;
+  engine::CapturedSteps captured;
+  engine::StateKeeper keeper;
 };
 
 }  // namespace muster

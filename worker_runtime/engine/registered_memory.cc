@@ -7,14 +7,6 @@
 
 namespace muster::engine {
 
-void RegisteredMemory::Want(bool wanted) {
-  if (!has_begun_) wanted_ = wanted;
-}
-
-absl::Status RegisteredMemory::BeforeStep() {
-  return std::exchange(has_begun_, true) ? absl::OkStatus() : Register();
-}
-
 absl::Status RegisteredMemory::Register() {
   if (!wanted_) return absl::OkStatus();
   const absl::Status status = RegisterWithGroups();

@@ -25,24 +25,19 @@ namespace muster::engine {
 // Threads: thread-compatible; all ranks call it alike. Captures of calls in that memory end before.
 class RegisteredMemory {
  public:
-  // `rig` outlives this.
-  explicit RegisteredMemory(Rig& rig) : rig_(rig) {}
+  // `rig` outlives this. `wanted`: whether there is any.
+  RegisteredMemory(Rig& rig, bool wanted) : rig_(rig), wanted_(wanted) {}
 
-  // Whether there is any; later than the first step it changes nothing.
-  void Want(bool wanted);
-  // The first step begins, or a later one. Errors: as Register.
-  absl::Status BeforeStep();
   // The memory is about to be another one.
   void Clear() { registrations_.clear(); }
-  // If it was told to. Errors: the communicator's; on all ranks.
+  // Where it is wanted. Errors: the communicator's, on all ranks.
   absl::Status Register();
 
  private:
   absl::Status RegisterWithGroups();
 
   Rig& rig_;
-  bool wanted_ = false;
-  bool has_begun_ = false;
+  const bool wanted_;
   std::vector<Registration> registrations_;
 };
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -39,10 +40,13 @@ class StateKeeper {
  public:
   // All outlive this.
   StateKeeper(Rig& rig, TrainingProgress& progress, Updater& updater, UnitsAlone& alone,
-              const StepListeners& listeners)
-      : rig_(rig), progress_(progress), updater_(updater), alone_(alone), listeners_(listeners) {}
-
-  void Fence(CheckpointFence fence) { fence_ = std::move(fence); }
+              const StepListeners& listeners, CheckpointFence fence = {})
+      : rig_(rig),
+        progress_(progress),
+        updater_(updater),
+        alone_(alone),
+        listeners_(listeners),
+        fence_(std::move(fence)) {}
 
   // As Engine's functions of these names; Copy is TakeSnapshot, and a rank that has none restores
   // from null.
@@ -89,7 +93,7 @@ class StateKeeper {
   Updater& updater_;
   UnitsAlone& alone_;
   const StepListeners& listeners_;
-  CheckpointFence fence_;
+  const CheckpointFence fence_;
 };
 
 }  // namespace muster::engine

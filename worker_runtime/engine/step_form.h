@@ -73,11 +73,6 @@ class StepForms {
   }
   // This rank captures none.
   void Decline() { declines_ = true; }
-  // It captures again, if no other rank is bound by what they agreed.
-  void Begin(bool is_alone) {
-    declines_ = false;
-    if (is_alone) never_ = false;
-  }
 
   // The ranks agree on it no more.
   bool are_settled() const { return never_; }

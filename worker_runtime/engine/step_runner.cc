@@ -12,10 +12,12 @@ using plan::Action;
 using plan::ActionKind;
 using plan::Lane;
 
-StepRunner::StepRunner(Rig& rig, Updater& updater, const StepListeners& listeners)
+StepRunner::StepRunner(Rig& rig, Updater& updater, const StepListeners& listeners,
+                       bool waits_before_updates)
     : rig_(rig),
       updater_(updater),
       listeners_(listeners),
+      waits_before_updates_(waits_before_updates),
       passes_(rig, updater),
       travels_(rig, passes_.transfers()),
       core_(std::in_place, rig.program) {}
@@ -160,7 +162,7 @@ void StepRunner::WatchGradients(Tape& tape) {
 
 absl::Status StepRunner::DecideUpdate() {
   // What is on its way might otherwise fail when the update has been sent behind it.
-  if (waits_before_update_ && !is_capturing_) MUSTER_RETURN_IF_ERROR(travels_.AwaitOnHost());
+  if (waits_before_updates_ && !is_capturing_) MUSTER_RETURN_IF_ERROR(travels_.AwaitOnHost());
   updater_.Decide();
   return rig_.host_reads() ? JudgeStep() : absl::OkStatus();
 }

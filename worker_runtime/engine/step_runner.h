@@ -26,13 +26,12 @@ namespace muster::engine {
 // Threads: thread-compatible.
 class StepRunner {
  public:
-  // All outlive this.
-  StepRunner(Rig& rig, Updater& updater, const StepListeners& listeners);
+  // All outlive this. `waits_before_updates`: see EngineOptions.
+  StepRunner(Rig& rig, Updater& updater, const StepListeners& listeners,
+             bool waits_before_updates = false);
 
   // The rig has another program (Rig::Recompile).
   void OnProgram() { core_.emplace(rig_.program); }
-  // See Engine::WaitBeforeUpdates.
-  void WaitBeforeUpdates(bool waits) { waits_before_update_ = waits; }
 
   void Begin(MonoTime now);
   // Carries out the program, after Reduction::Begin. Errors: those of `forward` and of what a step
@@ -88,11 +87,11 @@ class StepRunner {
   Rig& rig_;
   Updater& updater_;
   const StepListeners& listeners_;
+  const bool waits_before_updates_;
 
   StagePasses passes_;
   Travels travels_;
   std::optional<ExecutorCore> core_;
-  bool waits_before_update_ = false;
 
   // The step under way.
   MonoTime began_;

@@ -25,9 +25,9 @@ struct TrainOptions {
 
   std::vector<std::string> data;  // empty: DefaultTexts()
   std::string backend = kAutoBackend;
-  // Steps as CUDA graphs; nothing: as the engine does it (Engine::CaptureSteps).
+  // Steps as CUDA graphs; nothing: as the engine does it (EngineOptions::captures_steps).
   std::optional<bool> capture_steps;
-  bool register_buffers = false;  // Engine::RegisterBuffers
+  bool register_buffers = false;  // EngineOptions::registers_buffers
 
   std::string save;        // directory of checkpoints; empty: none are written
   int64_t save_every = 0;  // steps; 0: only at the end

@@ -230,13 +230,13 @@ absl::Status Trainer::BuildTogether() {
       AllOrNone(*world_, trace.empty() ? absl::OkStatus() : PrepareSaveDirectory(trace)));
   MUSTER_RETURN_IF_ERROR(BuildModel());
   MUSTER_ASSIGN_OR_RETURN(
-      engine_, Engine::Create(*world_, *store_, options_.plan.plan, model_->Units(), BatchSize()));
-  engine_->FenceCheckpoints(runtime_.checkpoint_fence());
+      engine_, Engine::Create(*world_, *store_, options_.plan.plan, model_->Units(), BatchSize(),
+                              {.fence = runtime_.checkpoint_fence(),
+                               .captures_steps = options_.capture_steps,
+                               .registers_buffers = options_.register_buffers,
+                               .waits_before_updates = options_.survive}));
   // For muster status, top and metrics, and so that the hang watch knows a step from a checkpoint.
   engine_->OnPhase([this](int64_t step, Phase phase) { runtime_.SetProgress(step, phase); });
-  engine_->WaitBeforeUpdates(options_.survive);
-  if (options_.capture_steps.has_value()) engine_->CaptureSteps(*options_.capture_steps);
-  engine_->RegisterBuffers(options_.register_buffers);
   return TakeUpState();
 }
 

@@ -24,6 +24,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,7 @@ struct EngineMemory {
 };
 
 namespace engine {
+struct Rig;
 struct StateCopy;
 }  // namespace engine
 
@@ -126,6 +128,30 @@ class EngineSnapshot {
   std::unique_ptr<const engine::StateCopy> state_;
 };
 
+// What an engine does besides its plan; bits are the same whatever it is.
+struct EngineOptions {
+  // What every Save asks; all ranks of a job that is started again should give it:
+  //   Engine::Create(*world, store, plan, gpt->Units(), size,
+  //                  {.fence = runtime->checkpoint_fence()})
+  CheckpointFence fence;
+  // Whether steps on batches of a reader are captured as one piece of work of a device that can (a
+  // CUDA graph), which the host starts at once, while batches stay of one size. Nothing: one rank
+  // captures, several do not. Several do where all are told to, their communicators capture
+  // (Communicator::captures) and sums are not ordered: they agree before each step, by an
+  // all-reduce of one number, until one of them captures no more, or takes a step on other batches
+  // than a reader's; then none does for good.
+  std::optional<bool> captures_steps;
+  // Whether the buffers that collectives of a step work in are registered with their communicators
+  // (Communicator::Register), so that a backend may read and write there directly: gradients,
+  // gathered and shared parameters, norms and losses; activations are not. All ranks are told alike.
+  bool registers_buffers = false;
+  // Whether a step on a device waits on the host until its gradients are reduced, before it sends
+  // the update: then a peer's loss in the middle of the step leaves the state that was before it,
+  // for TakeSnapshot. Where the communicator works on the device's streams (nccl) the update would
+  // else be on its way behind what fails. Steps that are launched as one piece of work do not wait.
+  bool waits_before_updates = false;
+};
+
 // Threads: thread-compatible; the communicator's threads do the reducing.
 class Engine {
  public:
@@ -141,10 +167,12 @@ class Engine {
   // Errors: kInvalidArgument: the plan is wrong in itself or for so many ranks, needs a sample, or
   //         differs between ranks (names the rank and the first field that differs);
   //         kFailedPrecondition: the store is another engine's, or has memory; kUnimplemented:
-  //         a residency or type that this version has not; those of `sample`; the communicator's.
+  //         a residency or type that this version has not; those of `sample`; the communicator's,
+  //         which may not register memory.
   using Sample = std::function<absl::StatusOr<Loss>(Tape& tape)>;
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Communicator& world, ParameterStore& store,
-                                                        Plan plan, const Sample& sample = nullptr);
+                                                        Plan plan, const Sample& sample = nullptr,
+                                                        EngineOptions options = {});
 
   struct BatchSize {
     int64_t batch = 4;       // rows per micro-batch
@@ -158,7 +186,8 @@ class Engine {
   //         so many stages.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Communicator& world, ParameterStore& store,
                                                         Plan plan, UnitModel model,
-                                                        const BatchSize& size);
+                                                        const BatchSize& size,
+                                                        EngineOptions options = {});
 
   // Makes one stage of a pipeline that the program cuts itself, whose data it brings (StepStage).
   // Every rank declares the whole model; those parameters get memory that its stage holds.
@@ -170,7 +199,8 @@ class Engine {
   static absl::StatusOr<std::unique_ptr<Engine>> CreateStage(Communicator& world,
                                                              ParameterStore& store, Plan plan,
                                                              const PipelineCut& cut,
-                                                             const StageSample& sample = nullptr);
+                                                             const StageSample& sample = nullptr,
+                                                             EngineOptions options = {});
   ~Engine();
 
   // Computes the loss of this rank's micro-batch `index` (0 .. plan.accumulation - 1) on `tape`.
@@ -202,21 +232,6 @@ class Engine {
   absl::StatusOr<StepResult> Step(BatchReader& reader, BatchLoss loss);
   // The same of an engine that was given a model in units.
   absl::StatusOr<StepResult> Step(BatchReader& reader);
-
-  // Whether those steps are captured as one piece of work of a device that can (a CUDA graph),
-  // which the host starts at once, while batches stay of one size. Bits are the same. One rank
-  // captures unless it is told otherwise. Several do where all were told to before their first
-  // step, their communicators capture (Communicator::captures) and sums are not ordered: they agree
-  // before each step, by an all-reduce of one number, until one of them captures no more, or takes
-  // a step on other batches than a reader's; then none does for good.
-  void CaptureSteps(bool captures);
-
-  // Whether the buffers that collectives of a step work in are registered with their communicators
-  // (Communicator::Register), so that a backend may read and write there directly: gradients,
-  // gathered and shared parameters, norms and losses; activations are not. Bits are the same. They
-  // are not, unless all ranks were told so before their first step, which registers them and fails
-  // where that fails, on all ranks; later it changes nothing.
-  void RegisterBuffers(bool registers);
 
   // The same of an engine of CreateStage: `forward` computes what this rank's stage does with
   // micro-batch `index`. `received` is empty in the first stage.
@@ -273,10 +288,6 @@ class Engine {
   // launched as one captured piece tells nothing of its own. On a device, computing is what the
   // host does to start it. Called on the thread of Step, which waits for it.
   void OnAction(std::function<void(const TimedAction& action)> listener);
-
-  // Every Save asks `fence` from now on; all ranks of a job that is started again should:
-  //   engine->FenceCheckpoints(runtime->checkpoint_fence());
-  void FenceCheckpoints(CheckpointFence fence);
 
   // That this rank sent so far, in all groups: Communicator::bytes_sent.
   int64_t bytes_sent() const;
@@ -337,7 +348,7 @@ class Engine {
   // Errors: kFailedPrecondition: this rank does not hold the state whole (its plan shards it over
   // several ranks, or
   //         cuts it into stages), or what failed had begun to change it: a load, or on a device the
-  //         update of a step (see WaitBeforeUpdates); the device's.
+  //         update of a step (see EngineOptions::waits_before_updates); the device's.
   absl::StatusOr<EngineSnapshot> TakeSnapshot();
 
   // Continues from the newest state that any rank has, of those that are equally new that of the
@@ -356,16 +367,11 @@ class Engine {
   };
   absl::StatusOr<Restored> Restore(const EngineSnapshot& own);
 
-  // Whether a step on a device waits on the host until its gradients are reduced, before it sends
-  // the update: then a peer's loss in the middle of the step leaves the state that was before it,
-  // for TakeSnapshot. Where the communicator works on the device's streams (nccl) the update would
-  // else be on its way behind what fails. Steps that are launched as one piece of work
-  // (CaptureSteps) do not wait.
-  void WaitBeforeUpdates(bool waits);
-
  private:
   struct State;
   explicit Engine(std::unique_ptr<State> state);
+  static absl::StatusOr<std::unique_ptr<Engine>> Make(std::unique_ptr<engine::Rig> rig,
+                                                      EngineOptions options);
   std::unique_ptr<State> state_;
 };
 

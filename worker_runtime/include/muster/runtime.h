@@ -95,7 +95,7 @@ class Runtime {
   // Cost: tens of nanoseconds, no lock and no system call.
   void SetProgress(int64_t step, Phase phase);
 
-  // A fence for Engine::FenceCheckpoints. It asks the rendezvous, through the agent, before a
+  // A fence for EngineOptions. It asks the rendezvous, through the agent, before a
   // checkpoint is published. May outlive the runtime.
   CheckpointFence checkpoint_fence() const;
 

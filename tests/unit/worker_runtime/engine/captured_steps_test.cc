@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "tests/support/emulation/emulated_cuda.h"
@@ -17,8 +18,9 @@ using namespace ::muster::testing;
 using ::testing::ElementsAre;
 
 struct Capturing {
-  Capturing(Communicator& world, const Device* device)
-      : small(world, SmallPlan(SumMode::kOrdered, 1), device) {}
+  Capturing(Communicator& world, const Device* device, std::optional<bool> wanted = std::nullopt)
+      : small(world, SmallPlan(SumMode::kOrdered, 1), device),
+        captured(small.rig(), feed, runner, listeners, wanted) {}
 
   // How often the model was called in a step.
   int Step(BatchReader& reader) {
@@ -48,7 +50,7 @@ struct Capturing {
   Updater updater{small.rig(), progress};
   BatchFeed feed{small.rig(), progress};
   StepRunner runner{small.rig(), updater, listeners};
-  CapturedSteps captured{small.rig(), feed, runner, listeners};
+  CapturedSteps captured;
 };
 
 TEST(CapturedStepsOfAFeed, AreLaunchedOnceOneWasCaptured) {
@@ -60,8 +62,16 @@ TEST(CapturedStepsOfAFeed, AreLaunchedOnceOneWasCaptured) {
     EXPECT_EQ(on.progress.step, 5);
     on.captured.Forget();
     EXPECT_THAT(on.Steps(3), ElementsAre(1, 1, 0)) << "the memory of such a step is there already";
-    on.captured.Want(false);
-    EXPECT_THAT(on.Steps(2), ElementsAre(1, 1));
+  });
+  EXPECT_THAT(cuda.Finish(), IsOk());
+}
+
+TEST(CapturedStepsOfAFeed, AreNoneWhereNoneAreWanted) {
+  EmulatedCuda cuda({.seed = 32});
+  Alone([&](Communicator& world) {
+    const std::unique_ptr<Device> device = MakeLateDevice(cuda);
+    Capturing on(world, device.get(), /*wanted=*/false);
+    EXPECT_THAT(on.Steps(5), ElementsAre(1, 1, 1, 1, 1));
   });
   EXPECT_THAT(cuda.Finish(), IsOk());
 }

@@ -21,12 +21,13 @@ namespace {
 
 // Does `train` on the host and on a device, which launches `launches` graphs; both end alike.
 void Compare(const Plan& plan, int64_t launches, const std::function<void(ReaderTraining&)>& train,
-             uint64_t seed = 1, DType dtype = DType::kF32) {
+             uint64_t seed = 1, DType dtype = DType::kF32, const EngineOptions& options = {}) {
   EmulatedCuda cuda({.seed = seed});
   OnRanks<int>(1, [&](Communicator& world) {
     CountingCuda counting(cuda);
     const std::unique_ptr<Device> device = MakeLateDevice(counting);
-    ReaderTraining host(world, plan, nullptr, dtype), late(world, plan, device.get(), dtype);
+    ReaderTraining host(world, plan, nullptr, dtype);
+    ReaderTraining late(world, plan, device.get(), dtype, kSmallGpt, options);
     train(host);
     train(late);
     EXPECT_EQ(late.Hash(), host.Hash());
@@ -118,10 +119,8 @@ TEST(CapturedSteps, AreNoneOfAModelThatBringsMoreThanItsBatch) {
 }
 
 TEST(CapturedSteps, AreNoneIfTheProgramWantsNone) {
-  Compare(PlanOfSteps(1), 0, [](ReaderTraining& on) {
-    on.engine->CaptureSteps(false);
-    on.Steps(5);
-  });
+  Compare(PlanOfSteps(1), 0, [](ReaderTraining& on) { on.Steps(5); }, 1, DType::kF32,
+          {.captures_steps = false});
 }
 
 TEST(CapturedSteps, AreOneLaunchAFewCopiesAndOneWait) {

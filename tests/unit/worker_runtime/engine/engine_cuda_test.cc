@@ -322,8 +322,8 @@ TEST(EngineOnCuda, HasTheSameBitsInStepsThatAreCaptured) {
       Plan plan = SmallPlan(SumMode::kFast, 1);
       plan.loss_scaling = LossScaling::Static(1024);
       plan.update.stochastic_rounding = true;
-      ReaderTraining on(world, plan, device.get(), DType::kBf16);
-      on.engine->CaptureSteps(captures);
+      ReaderTraining on(world, plan, device.get(), DType::kBf16, kSmallGpt,
+                        {.captures_steps = captures});
       on.Steps(5);
       EXPECT_EQ(calls->since_mark().graph_launches, captures ? 3 : 0);
       return on.Hash();

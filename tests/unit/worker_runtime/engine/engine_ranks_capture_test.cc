@@ -108,13 +108,8 @@ TEST(StepsCapturedByRanks, AreCapturedAnewByAllWhereOneRankTookMemoryBetweenThem
 }
 
 TEST(StepsCapturedByRanks, AreNoneIfOneRankWantsNone) {
-  Compare(
-      2, PlanOfSteps(1), 0,
-      [](int rank, ReaderTraining& on) {
-        on.engine->CaptureSteps(rank != 1);
-        on.Steps(5);
-      },
-      81);
+  Compare(2, PlanOfSteps(1), 0, [](int, ReaderTraining& on) { on.Steps(5); }, 81, DType::kF32,
+          {.captures = true, .refuses = 1});
 }
 
 // All capture, and learn only then that one could not.
@@ -140,8 +135,8 @@ TEST(StepsCapturedByRanks, EndOnAllRanksWhereOneAbortsBeforeItsLaunch) {
       threads.emplace_back([&, rank] {
         Communicator& world = *communicators[rank];
         const std::unique_ptr<Device> device = MakeLateDevice(cuda);
-        ReaderTraining on(world, PlanOfSteps(1), device.get());
-        on.engine->CaptureSteps(true);
+        ReaderTraining on(world, PlanOfSteps(1), device.get(), DType::kF32, kSmallGpt,
+                          {.captures_steps = true});
         on.Steps(4);
         if (rank == 1) {
           on.engine->OnPhase([&world](int64_t, Phase phase) {

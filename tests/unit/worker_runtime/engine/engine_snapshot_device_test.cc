@@ -70,9 +70,9 @@ AfterALoss LosePeerInAStep(bool waits_before_update) {
         Communicator& world = *communicators[rank];
         const std::unique_ptr<Device> device = MakeLateDevice(cuda);
         auto training =
-            SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1), DType::kF32, device.get());
+            SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1), DType::kF32, device.get(),
+                                  {.waits_before_updates = waits_before_update});
         Engine& engine = (*training)->engine();
-        engine.WaitBeforeUpdates(waits_before_update);
         EXPECT_THAT((*training)->Steps(2), IsOk());
         const std::string before = engine.ParameterHash().value_or("none");
         if (rank == 1) {

@@ -476,9 +476,9 @@ TEST(Engine, ChangesNothingWhereTheBucketThatIsReducedLastIsNotFinite) {
       plan.first_bucket_bytes = 1024;
       plan.max_gradient_norm = max_norm;
       const auto ends = OnRanks<absl::Status>(2, [&](Communicator& world) {
-        auto training = SmallTraining::Create(world, plan);
+        auto training = SmallTraining::Create(world, plan, DType::kF32, nullptr,
+                                              {.waits_before_updates = true});  // as with --survive
         EXPECT_THAT((*training)->Steps(2), IsOk());
-        (*training)->engine().WaitBeforeUpdates(true);  // as with --survive
         const TemporaryDirectory before, after;
         EXPECT_THAT((*training)->engine().Save(before.path(), {}), IsOk());
         if (world.rank() == 1) {

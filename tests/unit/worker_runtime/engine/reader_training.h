@@ -26,7 +26,8 @@ inline constexpr LossScaling kTooLargeAtFirst = {.kind = LossScaling::Kind::kTor
 
 struct ReaderTraining {
   ReaderTraining(Communicator& world, const Plan& plan, const Device* device,
-                 DType dtype = DType::kF32, const GptConfig& config = kSmallGpt)
+                 DType dtype = DType::kF32, const GptConfig& config = kSmallGpt,
+                 EngineOptions options = {})
       : store(dtype) {
     store.PlaceOn(device);
     gpt = *Gpt::Create(config, store);
@@ -38,7 +39,7 @@ struct ReaderTraining {
           before_forward(tape);
           return units(tape, range, input, received);
         },
-        kWhole);
+        kWhole, std::move(options));
   }
 
   void Steps(int steps, const Engine::BatchSize& size = kWhole) {

@@ -25,7 +25,7 @@ struct Calls {
 
 // Two ranks do `body` and reduce a bucket.
 template <typename Body>
-Calls OnStreams(const Body& body) {
+Calls OnStreams(bool wanted, const Body& body) {
   EmulatedCuda cuda({.seed = 41});
   StreamFigures figures;
   {
@@ -35,7 +35,7 @@ Calls OnStreams(const Body& body) {
       threads.emplace_back([&, rank] {
         const std::unique_ptr<Device> device = MakeLateDevice(cuda);
         SmallRig small(*communicators[rank], SmallPlan(SumMode::kFast, 1), device.get());
-        RegisteredMemory registered(small.rig());
+        RegisteredMemory registered(small.rig(), wanted);
         body(registered);
         Rig& rig = small.rig();
         const int reduce = ActionsOf(rig.program, plan::ActionKind::kReduce).front();
@@ -51,27 +51,21 @@ Calls OnStreams(const Body& body) {
 }
 
 TEST(RegisteredMemory, IsWhatReductionsWorkInIfItIsWanted) {
-  const Calls calls = OnStreams([](RegisteredMemory& registered) {
-    registered.Want(true);
-    EXPECT_THAT(registered.BeforeStep(), IsOk());
-  });
-  EXPECT_EQ(calls.in_registered, 2);
-  EXPECT_EQ(calls.others, 0);
+  for (const bool wanted : {true, false}) {
+    const Calls calls = OnStreams(
+        wanted, [](RegisteredMemory& registered) { EXPECT_THAT(registered.Register(), IsOk()); });
+    EXPECT_EQ(calls.in_registered, wanted ? 2 : 0);
+    EXPECT_EQ(calls.others, wanted ? 0 : 2);
+  }
 }
 
-TEST(RegisteredMemory, IsNoneWhereItIsWantedTooLateOrIsAnotherNow) {
-  Calls calls = OnStreams([](RegisteredMemory& registered) {
-    EXPECT_THAT(registered.BeforeStep(), IsOk());
-    registered.Want(true);
-    EXPECT_THAT(registered.BeforeStep(), IsOk());
-  });
-  EXPECT_EQ(calls.in_registered, 0);
-  calls = OnStreams([](RegisteredMemory& registered) {
-    registered.Want(true);
-    EXPECT_THAT(registered.BeforeStep(), IsOk());
+TEST(RegisteredMemory, IsNoneOnceItWasCleared) {
+  const Calls calls = OnStreams(true, [](RegisteredMemory& registered) {
+    EXPECT_THAT(registered.Register(), IsOk());
     registered.Clear();
   });
   EXPECT_EQ(calls.in_registered, 0);
+  EXPECT_EQ(calls.others, 2);
 }
 
 }  // namespace

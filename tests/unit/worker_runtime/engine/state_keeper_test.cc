@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "tests/support/files.h"
 #include "tests/unit/worker_runtime/engine/small_rig.h"
@@ -16,7 +17,9 @@ using namespace ::muster::testing;
 using ::testing::HasSubstr;
 
 struct Kept {
-  explicit Kept(Communicator& world, uint64_t seed = 0) : small(world, PlanOf(seed)) {}
+  explicit Kept(Communicator& world, uint64_t seed = 0, CheckpointFence fence = {})
+      : small(world, PlanOf(seed)),
+        keeper(small.rig(), progress, updater, alone, listeners, std::move(fence)) {}
 
   static Plan PlanOf(uint64_t seed) {
     Plan plan = SmallPlan(SumMode::kOrdered, 1);
@@ -30,7 +33,7 @@ struct Kept {
   StepListeners listeners{.progress = progress};
   Updater updater{small.rig(), progress};
   UnitsAlone alone{small.rig()};
-  StateKeeper keeper{small.rig(), progress, updater, alone, listeners};
+  StateKeeper keeper;
 };
 
 TEST(StateKeeper, LoadsWhatAnotherHasSaved) {
@@ -53,13 +56,12 @@ TEST(StateKeeper, LoadsWhatAnotherHasSaved) {
 TEST(StateKeeper, AsksTheFenceBeforeASaveCounts) {
   Alone([](Communicator& world) {
     TemporaryDirectory directory;
-    Kept from(world);
-    from.progress.step = 4;
     int64_t asked = 0;
-    from.keeper.Fence({.commit = [&](int64_t step) {
-      asked = step;
-      return absl::AbortedError("another round has it");
-    }});
+    Kept from(world, 0, {.commit = [&](int64_t step) {
+                asked = step;
+                return absl::AbortedError("another round has it");
+              }});
+    from.progress.step = 4;
     EXPECT_THAT(std::string(from.keeper.Save(directory.File("saved"), {}).message()),
                 HasSubstr("another round has it"));
     EXPECT_EQ(asked, 4);

@@ -81,13 +81,7 @@ TEST(StepForms, AreSettledForGoodOnceOneRankDeclinesOrItsCaptureFails) {
   failing.Step();
   EXPECT_EQ(failing.Step({Shape(1), Shape(1)}, /*captures=*/false), StepForm::kCapture);
   for (const auto& ranks : {declining, failing}) {
-    for (StepForms forms : ranks.forms) {
-      EXPECT_TRUE(forms.are_settled());
-      forms.Begin(/*is_alone=*/false);
-      EXPECT_TRUE(forms.are_settled());
-      forms.Begin(/*is_alone=*/true);
-      EXPECT_FALSE(forms.are_settled());
-    }
+    for (const StepForms& forms : ranks.forms) EXPECT_TRUE(forms.are_settled());
   }
 }
 

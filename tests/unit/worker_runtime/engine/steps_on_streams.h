@@ -41,6 +41,7 @@ struct Trained {
 struct Told {
   bool captures = false;
   bool registers = false;
+  int refuses = -1;  // this rank captures none
 };
 
 // By rank.
@@ -56,9 +57,9 @@ inline std::vector<Trained> OnStreams(int ranks, const Plan& plan, const StepsOf
       threads.emplace_back([&, rank] {
         CountingCuda counting(cuda);
         const std::unique_ptr<Device> device = MakeLateDevice(counting);
-        ReaderTraining on(*communicators[rank], plan, device.get(), dtype);
-        if (told.captures) on.engine->CaptureSteps(true);
-        if (told.registers) on.engine->RegisterBuffers(true);
+        EngineOptions options = {.registers_buffers = told.registers};
+        if (told.captures) options.captures_steps = rank != told.refuses;
+        ReaderTraining on(*communicators[rank], plan, device.get(), dtype, kSmallGpt, options);
         train(rank, on);
         results[rank] = {on.Hash(), on.losses, on.scales, on.skipped,
                          counting.since_mark().graph_launches};

@@ -70,13 +70,16 @@ class SmallTraining {
   // `device`: see ParameterStore::PlaceOn.
   static absl::StatusOr<std::unique_ptr<SmallTraining>> Create(Communicator& world, Plan plan,
                                                                DType dtype = DType::kF32,
-                                                               const Device* device = nullptr) {
+                                                               const Device* device = nullptr,
+                                                               EngineOptions options = {}) {
     auto training = std::unique_ptr<SmallTraining>(new SmallTraining(world, dtype));
     training->store_.PlaceOn(device);
     MUSTER_ASSIGN_OR_RETURN(training->gpt_, Gpt::Create(kSmallGpt, training->store_));
-    MUSTER_ASSIGN_OR_RETURN(training->engine_,
-                            Engine::Create(world, training->store_, std::move(plan),
-                                           [&](Tape& tape) { return training->Sample(tape); }));
+    MUSTER_ASSIGN_OR_RETURN(
+        training->engine_,
+        Engine::Create(
+            world, training->store_, std::move(plan),
+            [&](Tape& tape) { return training->Sample(tape); }, std::move(options)));
     return training;
   }
 
