@@ -23,7 +23,7 @@ ExecutorCore::ExecutorCore(const plan::Program& program)
     (lane == Lane::kCompute  ? computing_
      : lane == Lane::kMemory ? freeing_
                              : launching_)
-        .push_back(index);
+        .Add(index);
     if (action.backward == plan::kNone) continue;
     after_pass_[action.backward].push_back(index);
     waiting_for_.resize(
@@ -42,9 +42,7 @@ absl::Span<const int> ExecutorCore::Begin() {
   }
   std::fill(came_to_.begin(), came_to_.end(), -1);
   pass_ = plan::kNone;
-  next_freeing_ = 0;
-  next_computing_ = 0;
-  next_launching_ = 0;
+  for (ActionOrder* order : {&freeing_, &computing_, &launching_}) order->Rewind();
   is_computing_ = false;
   num_done_ = 0;
   return StartWhatMay();
@@ -116,25 +114,28 @@ bool ExecutorCore::IsReady(int action) const {
                      [&](int other) { return states_[other] == State::kDone; });
 }
 
-bool ExecutorCore::StartNext(const std::vector<int>& order, size_t& next) {
-  if (next == order.size() || !IsReady(order[next])) return false;
-  states_[order[next]] = State::kStarted;
-  started_.push_back(order[next++]);
+bool ExecutorCore::StartNext(ActionOrder& order) {
+  const int next = order.next();
+  if (next == plan::kNone || !IsReady(next)) return false;
+  order.Pass();
+  states_[next] = State::kStarted;
+  started_.push_back(next);
   return true;
 }
 
 int ExecutorCore::HoldUp() const {
   int found = plan::kNone;
-  if (next_computing_ < computing_.size()) found = HoldUpOf(computing_[next_computing_]);
+  if (computing_.next() != plan::kNone) found = HoldUpOf(computing_.next());
   // What it waits for has not been launched: something before that in the order is in the way.
   return found == plan::kNone ? HoldUpOfLaunches() : found;
 }
 
 int ExecutorCore::HoldUpOfLaunches() const {
   int found = plan::kNone;
-  if (next_launching_ < launching_.size()) found = HoldUpOf(launching_[next_launching_]);
-  for (size_t i = 0; found == plan::kNone && i < next_launching_; ++i) {
-    if (states_[launching_[i]] == State::kStarted) found = launching_[i];
+  if (launching_.next() != plan::kNone) found = HoldUpOf(launching_.next());
+  for (const int launched : launching_.started()) {
+    if (found != plan::kNone) break;
+    if (states_[launched] == State::kStarted) found = launched;
   }
   MUSTER_CHECK(found != plan::kNone);
   return found;
@@ -156,12 +157,12 @@ int ExecutorCore::HoldUpOf(int action) const {
 void ExecutorCore::StartWhatNeedNotCompute() {
   for (bool moved = true; moved;) {
     moved = false;
-    while (StartNext(freeing_, next_freeing_)) {
+    while (StartNext(freeing_)) {
       moved = true;
       states_[started_.back()] = State::kDone;
       ++num_done_;
     }
-    while (StartNext(launching_, next_launching_)) moved = true;
+    while (StartNext(launching_)) moved = true;
   }
 }
 
@@ -169,9 +170,9 @@ void ExecutorCore::StartWhatNeedNotCompute() {
 absl::Span<const int> ExecutorCore::StartWhatMay() {
   started_.clear();
   StartWhatNeedNotCompute();
-  if (!is_computing_ && StartNext(computing_, next_computing_)) {
+  if (!is_computing_ && StartNext(computing_)) {
     is_computing_ = true;
-    pass_ = computing_[next_computing_ - 1];
+    pass_ = started_.back();
     use_ = -1;
     came_to_[pass_] = 0;
     StartWhatNeedNotCompute();

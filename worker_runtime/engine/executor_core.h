@@ -34,6 +34,22 @@ struct UnitEntered {
 };
 using ExecutorEvent = std::variant<GradientReady, Done, UnitEntered>;
 
+// Actions that start in the program's order, each when it may.
+class ActionOrder {
+ public:
+  void Add(int action) { actions_.push_back(action); }
+  void Rewind() { next_ = 0; }
+  void Pass() { ++next_; }
+
+  // The first that has not started; plan::kNone: all have.
+  int next() const { return next_ < actions_.size() ? actions_[next_] : plan::kNone; }
+  absl::Span<const int> started() const { return absl::MakeConstSpan(actions_).first(next_); }
+
+ private:
+  std::vector<int> actions_;
+  size_t next_ = 0;
+};
+
 class ExecutorCore {
  public:
   // `program` is proven (plan/prove_program.h) and outlives this.
@@ -82,8 +98,8 @@ class ExecutorCore {
   // The number of the use; -1 if there is none.
   int FindUse(int unit) const;
   bool IsReady(int action) const;
-  // The first action of `from` that has not started, if it may start.
-  bool StartNext(const std::vector<int>& order, size_t& next);
+  // Starts the next action of `order`, if it may start.
+  bool StartNext(ActionOrder& order);
   absl::Span<const int> StartWhatMay();
   void StartWhatNeedNotCompute();
   int HoldUpOfLaunches() const;
@@ -92,9 +108,6 @@ class ExecutorCore {
 
   // Constant after construction.
   const plan::Program& program_;
-  std::vector<int> computing_;                 // actions of the compute lane, in order
-  std::vector<int> launching_;                 // what travels
-  std::vector<int> freeing_;                   // of Lane::kMemory
   std::vector<std::vector<int>> waiting_for_;  // by parameter: actions that wait for its gradient
   std::vector<std::vector<int>> after_pass_;   // by action: those that wait for gradients of it
 
@@ -103,9 +116,9 @@ class ExecutorCore {
   std::vector<int> came_to_;   // by action: of a pass the use that it has come to; -1: not begun
   int pass_ = plan::kNone;     // the one that runs
   int use_ = -1;               // that it is in
-  size_t next_computing_ = 0;
-  size_t next_launching_ = 0;
-  size_t next_freeing_ = 0;
+  ActionOrder computing_;      // of the compute lane
+  ActionOrder launching_;      // what travels
+  ActionOrder freeing_;        // of Lane::kMemory
   bool is_computing_ = false;
   int num_done_ = 0;
   std::vector<int> started_;

@@ -143,7 +143,7 @@ struct EngineOptions {
   std::optional<bool> captures_steps;
   // Whether the buffers that collectives of a step work in are registered with their communicators
   // (Communicator::Register), so that a backend may read and write there directly: gradients,
-  // gathered and shared parameters, norms and losses; activations are not. All ranks are told alike.
+  // gathered and shared parameters, norms and losses; activations are not. All ranks alike.
   bool registers_buffers = false;
   // Whether a step on a device waits on the host until its gradients are reduced, before it sends
   // the update: then a peer's loss in the middle of the step leaves the state that was before it,
