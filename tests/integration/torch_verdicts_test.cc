@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/integration/several_nodes.h"
+#include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
 
@@ -144,7 +145,10 @@ TEST_P(TorchVerdicts, OfARankThatIsAbortedForAnotherOnesSizeIsThatOther) {
 }
 
 TEST_P(TorchVerdicts, AreNoneOfARankThatIsSlowWhichIsToldOnce) {
-  const SubprocessResult result = StartJob("slow", {"--max_restarts=1"}).Wait(kPatience);
+  Subprocess job = StartJob("slow", {"--max_restarts=1"});
+  EXPECT_TRUE(job.WaitForOutput("is slow, not hung", kPatience));
+  WriteFile(Out("seen"), "");
+  const SubprocessResult result = job.Wait(kPatience);
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_EQ(Count(result.err, "is slow, not hung"), 1u);
   EXPECT_THAT(result.err, AllOf(HasSubstr(absl::StrCat(Odd(), " is slow, not hung: it comes ")),
@@ -194,7 +198,10 @@ class TorchVerdictsOverNodes : public SeveralNodes {
 };
 
 TEST_F(TorchVerdictsOverNodes, SayOnEveryConsoleWhichRankIsSlow) {
-  for (Subprocess& node : StartNodes("slow")) {
+  std::vector<Subprocess> nodes = StartNodes("slow");
+  for (Subprocess& node : nodes) EXPECT_TRUE(node.WaitForOutput("is slow, not hung", kPatience));
+  WriteFile(Out("seen"), "");
+  for (Subprocess& node : nodes) {
     const SubprocessResult result = node.Wait(kPatience);
     EXPECT_THAT(result, ExitsWith(0));
     EXPECT_EQ(Count(result.err, "rank 1 is slow, not hung"), 1u) << result.err;
