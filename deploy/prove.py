@@ -25,15 +25,22 @@ def built(gate, preset):
     return gate.must(f"build {preset}", [DEV, "build", preset], 2 * HOURS)
 
 
-def tests_of(preset, jobs, wanted, tries=TRIES, **environment):
-    """The phase of those tests of a preset that are `wanted`."""
+def tests_of(preset, jobs, wanted, tries=TRIES, options=(), **environment):
+    """The phase of those tests of a preset that are `wanted`; `options` are ctest's."""
     def run(gate):
         tree = f"build/{preset}"
         if built(gate, preset):
             chosen, _ = Tests(tree).select("prove", lambda test: wanted(set(test.labels)))
-            gate.must_tests("tests", ctest(tree, jobs, *chosen), tree, 4 * HOURS, tries,
+            gate.must_tests("tests", ctest(tree, jobs, *chosen, *options), tree, 4 * HOURS, tries,
                             **environment)
     return run
+
+
+def soak_of(wanted):
+    """The phase of those process and simulation tests that are `wanted`, five times each."""
+    return tests_of("dev", JOBS + 1,
+                    lambda labels: labels & {"integration", "simulation"} and wanted(labels),
+                    tries=1, options=("--repeat", "until-fail:5"))
 
 
 def command(*words, **environment):
@@ -61,7 +68,9 @@ PHASES = {
     "clang-tidy": command(DEV, "tidy", EMPTY_TREE, MUSTER_TIDY_FILES="100000"),
     "simulator": command(DEV, "simulate", "--seeds=100000"),
     "release": command(DEV, "release"),
-    "soak": command(DEV, "soak", "5"),
+    # About 50 minutes, and two hours.
+    "soak": soak_of(lambda labels: not labels & {"peers", "long"}),
+    "soak, peers and long tests": soak_of(lambda labels: labels & {"peers", "long"}),
 }
 
 
