@@ -107,12 +107,10 @@ RoundNetworkOptions MakeNetworkOptions(const AgentOptions& options) {
 Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardian,
              std::unique_ptr<rendezvous::RendezvousLink> link,
              std::function<void(JobOutcome)> on_finished)
-    : loop_(loop),
-      options_(std::move(options)),
+    : options_(std::move(options)),
       on_finished_(std::move(on_finished)),
       mailbox_(loop),
-      core_(MakeCoreOptions(options_)),
-      timer_(loop),
+      runner_(loop, MakeCoreOptions(options_), *this),
       signal_timer_(loop),
       status_(loop,
               [](const std::string& text) { log::Write(log::Level::kInfo, "waiting", text); }),
@@ -122,7 +120,7 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
       link_(std::move(link)),
       worker_service_(
           loop, [this](const StoreRequest& request) { Forward(request); },
-          [this] { return core_.MayPublish(MonoNow()); },
+          [this] { return core().MayPublish(MonoNow()); },
           [this](LocalRank worker) {
             Feed(WorkerGreeted{assignment_.round, worker});
           },
@@ -215,38 +213,11 @@ void Agent::ReturnToTerminal() {
 
 void Agent::PrintLine(const std::string& line) { pump_.PrintLine(line); }
 
-// Events that come up while effects are performed wait for their turn, so that Step is never
-// entered twice.
-void Agent::Feed(Event event) {
-  events_.push_back(std::move(event));
-  if (stepping_) return;
-  stepping_ = true;
-  while (!events_.empty()) {
-    const Event next = std::move(events_.front());
-    events_.pop_front();
-    for (const Effect& effect : core_.Step(next, MonoNow())) {
-      std::visit([this](const auto& e) { Perform(e); }, effect);
-    }
-    KeepDiary();
-  }
-  stepping_ = false;
-  worker_service_.OnLease();
-  ArmTimer();
-}
-
-void Agent::ArmTimer() {
-  const MonoTime deadline = core_.NextDeadline();
-  timer_.cancel();
-  if (deadline.is_infinite()) return;
-  timer_.expires_after(absl::ToChronoNanoseconds(deadline - MonoNow()));
-  timer_.async_wait([this](const asio::error_code& error) {
-    if (error) return;
-    guardian_.Wake();  // while it is stopped, workers' ends are not heard of
-    Feed(Tick{});
-  });
-}
-
 // --- Effects
+
+void Agent::OnEffect(const Effect& effect) {
+  std::visit([this](const auto& e) { Perform(e); }, effect);
+}
 
 void Agent::Perform(const SendReport& effect) { link_->SendReport(effect.report); }
 
@@ -276,7 +247,7 @@ void Agent::Perform(const ReservePorts&) {
 }
 
 void Agent::Perform(const SignalWorkers& effect) {
-  if (core_.phase() == NodePhase::kStopping) LeaveRound();
+  if (core().phase() == NodePhase::kStopping) LeaveRound();
   for (auto& [unused, worker] : workers_) {
     if (!absl::c_linear_search(effect.spared, worker.local_rank)) {
       worker.signals.push_back(effect.signal);
@@ -363,9 +334,9 @@ void Agent::Perform(const ShowStatus& effect) { status_.Show(effect.text); }
 void Agent::Perform(const Announce& effect) {
   log::Write(ToLogLevel(effect.level), effect.event, effect.text,
              {{"run", options_.spec.run_id},
-              {"round", ToString(core_.round())},
+              {"round", ToString(core().round())},
               {"node", options_.node.name}});
-  sight_.diary.Note({.what = status::kSaid, .round = core_.round().value(), .text = effect.text},
+  sight_.diary.Note({.what = status::kSaid, .round = core().round().value(), .text = effect.text},
                     NowByBothClocks());
 }
 
@@ -424,7 +395,8 @@ void Agent::FlushOutput() { pump_.FlushConsole(kFarewell); }
 // --- The rendezvous
 
 void Agent::Forward(StoreRequest request) {
-  if (auto* commit = std::get_if<CommitCheckpoint>(&request.operation)) commit->term = core_.term();
+  if (auto* commit = std::get_if<CommitCheckpoint>(&request.operation))
+    commit->term = core().term();
   link_->SendStoreRequest(request);
 }
 

@@ -6,7 +6,6 @@
 // (launcher/commands/run_command.cc) and is told the outcome by `on_finished`.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "agent/console/log_pump.h"
 #include "agent/core/agent_core.h"
 #include "agent/core/worker_environment.h"
+#include "agent/core_runner.h"
 #include "agent/guardian/guardian.h"
 #include "agent/machine/kernel_log.h"
 #include "agent/machine/oom_watch.h"
@@ -68,14 +68,14 @@ struct AgentOptions {
   bool signals_may_reach_workers = false;
 };
 
-class Agent {
+class Agent : private CoreRunner::Shell {
  public:
   // `link` is opened by Start. `on_finished` is called once, from the loop, after the link has been
   // closed.
   Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardian,
         std::unique_ptr<rendezvous::RendezvousLink> link,
         std::function<void(JobOutcome)> on_finished);
-  ~Agent();
+  ~Agent() override;
 
   // Errors: kInternal if the workers' socket cannot be made.
   absl::Status Start();
@@ -93,7 +93,7 @@ class Agent {
   void LeaveTerminal() { pump_.LeaveTerminal(); }
   void ReturnToTerminal();
   // This node ends by its own decision.
-  bool IsLeaving() const { return core_.is_leaving(); }
+  bool IsLeaving() const { return core().is_leaving(); }
   // Writes what consoles and log files have not taken yet, for a few seconds at most. Blocks: for
   // the end of the program, when the loop has ended.
   void FlushOutput();
@@ -117,7 +117,14 @@ class Agent {
     uint64_t start_time = 0;   // of the process, as ProcessInfo has it; 0: it is not known
   };
 
-  void Feed(Event event);
+  // --- CoreRunner::Shell
+  void OnEffect(const Effect& effect) override;
+  void OnStepped() override { KeepDiary(); }
+  void OnRest() override { worker_service_.OnLease(); }
+  void OnDeadline() override { guardian_.Wake(); }  // while it is stopped, no exits are heard of
+
+  void Feed(Event event) { runner_.Feed(std::move(event)); }
+  const AgentCore& core() const { return runner_.core(); }
   void Perform(const SendReport& effect);
   void Perform(const ReservePorts& effect);
   void Perform(const StartWorkers& effect);
@@ -135,7 +142,6 @@ class Agent {
   void Perform(const ShowStatus& effect);
   void Perform(const Announce& effect);
   void Perform(const Finish& effect);
-  void ArmTimer();
 
   rendezvous::LinkListener MakeLinkListener();
   void Forward(StoreRequest request);
@@ -205,16 +211,12 @@ class Agent {
   void EndDiary(const JobOutcome& outcome);
 
   // Constant after construction.
-  asio::io_context& loop_;
   AgentOptions options_;
   std::function<void(JobOutcome)> on_finished_;
 
   // Loop thread only. Destroyed in reverse: the guardian goes first and takes the workers with it.
   const LoopMailbox mailbox_;
-  AgentCore core_;
-  std::deque<Event> events_;
-  bool stepping_ = false;
-  asio::steady_timer timer_;
+  CoreRunner runner_;
   int received_signal_ = 0;  // while what it leads to is performed; 0: none, or ours alone
   std::vector<SignalWorkers> spreading_signals_;  // in the order of their coming, until the timer
   asio::steady_timer signal_timer_;

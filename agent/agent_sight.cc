@@ -49,8 +49,8 @@ status::StatusPage Agent::OwnPage(const std::string& why) const {
   page.nodes.max = options_.spec.max_nodes;
   page.restarts.max = options_.spec.max_restarts;
   page.restarts.used = assignment_.restarts_used;
-  const bool runs = core_.phase() == NodePhase::kRunning;
-  page.round = {.round = core_.round().value(), .phase = runs ? "running" : "forming"};
+  const bool runs = core().phase() == NodePhase::kRunning;
+  page.round = {.round = core().round().value(), .phase = runs ? "running" : "forming"};
   if (!runs) return page;
   page.round.num_nodes = assignment_.num_nodes;
   page.round.world_size = assignment_.world_size;
@@ -237,7 +237,7 @@ void Agent::AwaitNextSteps() {
 
 void Agent::KeepDiary() {
   const auto spent = [this] {
-    switch (core_.phase()) {
+    switch (core().phase()) {
       case NodePhase::kIdle:
       case NodePhase::kReserving:
       case NodePhase::kJoining:
