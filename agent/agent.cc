@@ -122,14 +122,14 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
           loop, [this](const StoreRequest& request) { Forward(request); },
           [this] { return core().MayPublish(MonoNow()); },
           [this](LocalRank worker) {
-            Feed(WorkerGreeted{assignment_.round, worker});
+            Feed(WorkerGreeted{assignment().round, worker});
           },
           [this](LocalRank worker) {
             left_silently_.insert(worker);
             WarnOfSilentEnd(worker);
           },
           [this](LocalRank worker, WorkerPromise promise) {
-            Feed(WorkerPromised{assignment_.round, worker, promise.obeys, promise.floor,
+            Feed(WorkerPromised{assignment().round, worker, promise.obeys, promise.floor,
                                 promise.survives, promise.awaits_round});
           }),
       watch_(loop, options_.watch, MakeWatchListener()),
@@ -138,7 +138,7 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
           MakeHangWatchOptions(
               options_,
               [this](WatchEvent event, const std::string& text) { OnSaidByWatch(event, text); }),
-          [this](int pid, const std::string& why) { EndHungWorker(pid, why); },
+          [this](int pid, const std::string& why) { EndWorkerFor(roster_.FindByPid(pid), why); },
           [this](const verdict::NodeWord& word) { link_->SendWatchWord(word); }),
       torch_programs_(
           loop, EffectiveWatch(options_.spec) != WatchMode::kOff,
@@ -146,7 +146,7 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
             log::Write(line.is_warning ? log::Level::kWarning : log::Level::kInfo, "group",
                        line.text,
                        {{"run", options_.spec.run_id},
-                        {"round", ToString(assignment_.round)},
+                        {"round", ToString(assignment().round)},
                         {"node", options_.node.name}});
           },
           [this] { before_workers_.warm().OnListed(); }),
@@ -203,7 +203,7 @@ void Agent::OnTimeRunsOut(const std::string& reason) { Feed(TimeRunsOut{reason})
 
 void Agent::OnWindowSize() {
   pump_.OnWindowSize();
-  for (const auto& [id, worker] : workers_) guardian_.SignalGroup(id, SIGWINCH);
+  for (const auto& [id, worker] : roster_.workers()) guardian_.SignalGroup(id, SIGWINCH);
 }
 
 void Agent::ReturnToTerminal() {
@@ -248,16 +248,12 @@ void Agent::Perform(const ReservePorts&) {
 
 void Agent::Perform(const SignalWorkers& effect) {
   if (core().phase() == NodePhase::kStopping) LeaveRound();
-  for (auto& [unused, worker] : workers_) {
-    if (!absl::c_linear_search(effect.spared, worker.local_rank)) {
-      worker.signals.push_back(effect.signal);
-    }
-  }
+  roster_.NoteSignal(effect.signal, effect.spared);
   // Another node's word that the job ends may come before the signal that ended it there.
   const bool may_come = options_.signals_may_reach_workers && effect.signal == SIGTERM;
   const bool may_have_it = may_come || effect.signal == received_signal_;
-  auto send = [this, effect, may_have_it, round = assignment_.round] {
-    if (round != assignment_.round) return;  // they have ended meanwhile, and others run
+  auto send = [this, effect, may_have_it, round = assignment().round] {
+    if (round != assignment().round) return;  // they have ended meanwhile, and others run
     if (may_have_it) return SignalUnlessTheyHaveIt(effect);
     SignalWorkerGroups(effect);
   };
@@ -274,8 +270,8 @@ void Agent::LeaveRound() {
 
 void Agent::Perform(const TellRoundOver& effect) {
   LeaveRound();
-  hang_watch_.BeforeSignal([this, effect, round = assignment_.round] {
-    if (round == assignment_.round) {
+  hang_watch_.BeforeSignal([this, effect, round = assignment().round] {
+    if (round == assignment().round) {
       worker_service_.TellRoundOver(effect.is_followed, effect.reason);
     }
   });
@@ -297,7 +293,7 @@ void Agent::SignalUnlessTheyHaveIt(const SignalWorkers& effect) {
 
 void Agent::SignalWorkerGroups(const SignalWorkers& effect) {
   const int signal = effect.signal;
-  for (auto& [id, worker] : workers_) {
+  for (const auto& [id, worker] : roster_.workers()) {
     if (absl::c_linear_search(effect.spared, worker.local_rank)) continue;
     guardian_.SignalGroup(id, signal);
     // The last rung does not depend on the guardian. The start time makes sure that the pid, and
@@ -310,7 +306,9 @@ void Agent::SignalWorkerGroups(const SignalWorkers& effect) {
   }
 }
 
-void Agent::Perform(const EndWorker& effect) { EndKept(effect.local_rank, effect.why); }
+void Agent::Perform(const EndWorker& effect) {
+  EndWorkerFor(roster_.FindByLocalRank(effect.local_rank), effect.why);
+}
 
 void Agent::Perform(const TellStop& effect) { worker_service_.TellStop(effect.stop); }
 
@@ -425,7 +423,7 @@ GuardianListener Agent::MakeGuardianListener() {
       .on_warm = [this](const WarmState& state) { before_workers_.warm().OnState(state); },
       .on_empty =
           [this] {
-            pump_.CloseAttempt(LiveWorkers());
+            pump_.CloseAttempt(roster_.LocalRanks());
             Feed(DescendantsGone{});
           },
       .on_lost = [this](const std::string& reason) { OnGuardianLost(reason); }};
@@ -434,44 +432,39 @@ GuardianListener Agent::MakeGuardianListener() {
 // Its pidfd is not kept: hundreds of workers share one table of descriptors.
 void Agent::OnSpawned(uint64_t worker_id, int pid, bool is_forked) {
   before_workers_.warm().OnSpawned(is_forked);
-  const auto found = workers_.find(worker_id);
-  if (found == workers_.end()) return;
-  found->second.pid = pid;
+  RunningWorker* const worker = roster_.Find(worker_id);
+  if (worker == nullptr) return;
+  worker->pid = pid;
   const std::optional<ProcessInfo> process = ReadProcess(pid);
-  found->second.start_time = process ? process->start_time : 0;
-  if (torch_store_) torch_store_->AddWorker(found->second.rank, pid);
-  if (store_witness_) store_witness_->AddWorker(found->second.rank, pid);
-  hang_watch_.OnSpawned(found->second.local_rank.value(), pid);
+  worker->start_time = process ? process->start_time : 0;
+  if (torch_store_) torch_store_->AddWorker(worker->rank, pid);
+  if (store_witness_) store_witness_->AddWorker(worker->rank, pid);
+  hang_watch_.OnSpawned(worker->local_rank.value(), pid);
   NoteStart(is_forked ? &status::WorkerStarts::forked : &status::WorkerStarts::fresh);
-  Feed(WorkerSpawned{found->second.round, found->second.local_rank, pid});
+  Feed(WorkerSpawned{worker->round, worker->local_rank, pid});
 }
 
 void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
   if (before_workers_.hook().OnSpawnFailed(worker_id, status)) return;
-  const auto found = workers_.find(worker_id);
-  if (found == workers_.end()) return;
-  const RunningWorker& worker = found->second;
-  WorkerFailure failure{.rank = worker.rank,
-                        .local_rank = worker.local_rank,
-                        .node_rank = assignment_.node_rank,
+  const std::optional<RunningWorker> worker = roster_.Take(worker_id);
+  if (!worker) return;
+  WorkerFailure failure{.rank = worker->rank,
+                        .local_rank = worker->local_rank,
+                        .node_rank = assignment().node_rank,
                         .node_name = options_.node.name,
                         .exit_code = status.code() == absl::StatusCode::kNotFound ? 127 : 126,
                         .start_failed = true,
                         .message = std::string(status.message()),
                         .unix_millis = absl::ToUnixMillis(absl::Now())};
-  const Round round = worker.round;
-  const LocalRank local_rank = worker.local_rank;
-  workers_.erase(found);
   NoteFailure(failure);
-  Feed(WorkerExited{round, local_rank, std::move(failure)});
+  Feed(WorkerExited{worker->round, worker->local_rank, std::move(failure)});
 }
 
 void Agent::OnExited(const WorkerExit& exit) {
   if (before_workers_.hook().OnExited(exit)) return;
-  const auto found = workers_.find(exit.worker_id);
-  if (found == workers_.end()) return;
-  const RunningWorker worker = std::move(found->second);
-  workers_.erase(found);
+  const std::optional<RunningWorker> taken = roster_.Take(exit.worker_id);
+  if (!taken) return;
+  const RunningWorker& worker = *taken;
   const bool is_well = exit.exit_code == 0 && exit.signal == 0;
   hang_watch_.OnEnded(worker.local_rank.value(), is_well);
   if (is_well) {
@@ -510,19 +503,20 @@ void Agent::OnExited(const WorkerExit& exit) {
 // The end of the process and that of its connection are heard of in either order.
 void Agent::WarnOfSilentEnd(LocalRank worker) {
   if (!left_silently_.contains(worker) || !ended_with_zero_.contains(worker)) return;
-  log::Write(log::Level::kWarning, "exit_without_goodbye",
-             absl::StrCat("rank ", assignment_.first_rank.value() + worker.value(), " (local rank ",
-                          worker.value(), ") exited with code 0 before its program had finished ",
-                          "(it did not call Runtime::Finish); the other ranks may wait for it"),
-             {{"run", options_.spec.run_id},
-              {"round", ToString(assignment_.round)},
-              {"node", options_.node.name}});
+  log::Write(
+      log::Level::kWarning, "exit_without_goodbye",
+      absl::StrCat("rank ", assignment().first_rank.value() + worker.value(), " (local rank ",
+                   worker.value(), ") exited with code 0 before its program had finished ",
+                   "(it did not call Runtime::Finish); the other ranks may wait for it"),
+      {{"run", options_.spec.run_id},
+       {"round", ToString(assignment().round)},
+       {"node", options_.node.name}});
 }
 
 void Agent::FeedFailure(const RunningWorker& worker, WorkerFailure failure) {
   failure.rank = worker.rank;
   failure.local_rank = worker.local_rank;
-  failure.node_rank = assignment_.node_rank;
+  failure.node_rank = assignment().node_rank;
   failure.node_name = options_.node.name;
   failure.pid = worker.pid;
   failure.unix_millis = absl::ToUnixMillis(absl::Now());
@@ -562,58 +556,38 @@ void Agent::FeedFailure(const RunningWorker& worker, WorkerFailure failure) {
 // --- The watch
 
 WatchListener Agent::MakeWatchListener() {
-  return {.worker_pids =
-              [this] {
-                std::vector<int> pids;
-                for (const auto& [id, worker] : workers_) {
-                  if (worker.pid != 0) pids.push_back(worker.pid);
-                }
-                return pids;
-              },
+  return {.worker_pids = [this] { return roster_.Pids(); },
           .on_expired = [this](int pid, std::string why) { OnExpired(pid, std::move(why)); },
           .on_stuck = [this](int pid, const std::string& why) { OnStuck(pid, why); }};
 }
 
 void Agent::OnExpired(int pid, std::string why) {
-  for (auto& [id, worker] : workers_) {
-    if (worker.pid != pid) continue;
-    log::Write(log::Level::kWarning, "timer_expired",
-               absl::StrCat("rank ", ToString(worker.rank), " (pid ", pid, "): ", why));
-    worker.why_ended = std::move(why);
-    return;
-  }
+  RunningWorker* const worker = roster_.FindByPid(pid);
+  if (worker == nullptr) return;
+  log::Write(log::Level::kWarning, "timer_expired",
+             absl::StrCat("rank ", ToString(worker->rank), " (pid ", pid, "): ", why));
+  worker->why_ended = std::move(why);
 }
 
-std::vector<LocalRank> Agent::LiveWorkers() const {
-  std::vector<LocalRank> live;
-  for (const auto& [unused, worker] : workers_) live.push_back(worker.local_rank);
-  return live;
-}
-
-void Agent::EndHungWorker(int pid, const std::string& why) {
-  for (auto& [id, worker] : workers_) {
-    if (worker.pid != pid) continue;
-    worker.why_ended = why;
-    worker.signals.push_back(SIGKILL);
-    guardian_.SignalGroup(id, SIGKILL);
-    return;
-  }
+void Agent::EndWorkerFor(RunningWorker* worker, const std::string& why) {
+  if (worker == nullptr) return;
+  worker->why_ended = why;
+  worker->signals.push_back(SIGKILL);
+  guardian_.SignalGroup(worker->id, SIGKILL);
 }
 
 // It is given up: its exit, should it come, is nobody's concern any more.
 void Agent::OnStuck(int pid, const std::string& why) {
-  const auto found =
-      absl::c_find_if(workers_, [&](const auto& entry) { return entry.second.pid == pid; });
-  if (found == workers_.end()) return;
-  guardian_.SignalGroup(found->first, SIGKILL);
-  RunningWorker worker = std::move(found->second);
-  workers_.erase(found);
-  worker.why_ended = why;
-  FeedFailure(worker, {.signal = SIGKILL});
+  const RunningWorker* const found = roster_.FindByPid(pid);
+  if (found == nullptr) return;
+  guardian_.SignalGroup(found->id, SIGKILL);
+  std::optional<RunningWorker> worker = roster_.Take(found->id);
+  worker->why_ended = why;
+  FeedFailure(*worker, {.signal = SIGKILL});
 }
 
 void Agent::OnGuardianLost(const std::string& reason) {
-  workers_.clear();
+  roster_.Forget();
   if (std::exchange(is_starting_, false)) {
     before_workers_.hook().Cancel();
     pump_.CloseAttempt();

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "agent/before_workers.h"
 #include "agent/console/log_pump.h"
@@ -35,6 +34,7 @@
 #include "agent/watch/torch_programs.h"
 #include "agent/worker_service.h"
 #include "agent/worker_watch.h"
+#include "agent/workers/worker_roster.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "proto/base/endpoint.h"
@@ -105,18 +105,6 @@ class Agent : private CoreRunner::Shell {
   }
 
  private:
-  struct RunningWorker {
-    LocalRank local_rank;
-    Rank rank;
-    Round round;
-    int pid = 0;
-    std::string error_file;
-    std::string why_ended;     // by the watch; empty: not by it
-    std::vector<int> signals;  // ours, so far
-    bool is_kept = false;      // from an earlier round, and has not heard of its place in this one
-    uint64_t start_time = 0;   // of the process, as ProcessInfo has it; 0: it is not known
-  };
-
   // --- CoreRunner::Shell
   void OnEffect(const Effect& effect) override;
   void OnStepped() override { KeepDiary(); }
@@ -125,6 +113,7 @@ class Agent : private CoreRunner::Shell {
 
   void Feed(Event event) { runner_.Feed(std::move(event)); }
   const AgentCore& core() const { return runner_.core(); }
+  const Assignment& assignment() const { return roster_.assignment(); }
   void Perform(const SendReport& effect);
   void Perform(const ReservePorts& effect);
   void Perform(const StartWorkers& effect);
@@ -164,7 +153,7 @@ class Agent : private CoreRunner::Shell {
   void FeedFailure(const RunningWorker& worker, WorkerFailure failure);
   void MakeBoards();
   void PrepareTorchPrograms();
-  void EndHungWorker(int pid, const std::string& why);
+  void EndWorkerFor(RunningWorker* worker, const std::string& why);
   WorkerEnvContext MakeEnvContext() const;
   // Once the log files are open: the network, then the hook.
   void PrepareRound(std::vector<WorkerStreams> streams);
@@ -173,16 +162,13 @@ class Agent : private CoreRunner::Shell {
   void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
   // Gives a worker that was kept its place in the round.
   void Keep(const WorkerEnv& env);
-  void EndKept(LocalRank local_rank, const std::string& why);
   std::vector<std::string> EnvironmentOfWorker(const WorkerEnv& env) const;
-  // Who lives, of any round.
-  std::vector<LocalRank> LiveWorkers() const;
   // Who has not come to PyTorch's store; empty where another node serves it.
   StoreQuestion MakeStoreQuestion();
   void CancelStart();
   absl::Status PrepareTorchStore();
   absl::Status StartTorchStore();
-  void Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round);
+  void Spawn(const WorkerEnv& env, const WorkerStreams& streams);
 
   // --- agent_sight.cc
   SightSources MakeSightSources();
@@ -235,10 +221,7 @@ class Agent : private CoreRunner::Shell {
   absl::Status store_ready_;
   std::vector<std::optional<BoardMemory>> boards_;  // by local rank
   WorkerService worker_service_;
-  absl::btree_map<uint64_t, RunningWorker> workers_;
-  uint64_t next_worker_id_ = 1;
-  // Workers of this round whose process is that of an earlier one, also if it has died since.
-  absl::btree_set<LocalRank> kept_;
+  WorkerRoster roster_;
   // Workers of this round that closed their connection without a goodbye, and that exited with 0.
   absl::btree_set<LocalRank> left_silently_;
   absl::btree_set<LocalRank> ended_with_zero_;
@@ -246,7 +229,6 @@ class Agent : private CoreRunner::Shell {
   bool is_starting_ = false;  // the log files of the round are being opened, or its hook runs
   bool run_directory_is_settled_ = false;
   bool link_is_closed_ = false;
-  Assignment assignment_;
   WorkerWatch watch_;
   HangWatch hang_watch_;
   TorchPrograms torch_programs_;

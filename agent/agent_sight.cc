@@ -48,12 +48,12 @@ status::StatusPage Agent::OwnPage(const std::string& why) const {
   page.nodes.min = options_.spec.min_nodes;
   page.nodes.max = options_.spec.max_nodes;
   page.restarts.max = options_.spec.max_restarts;
-  page.restarts.used = assignment_.restarts_used;
+  page.restarts.used = assignment().restarts_used;
   const bool runs = core().phase() == NodePhase::kRunning;
   page.round = {.round = core().round().value(), .phase = runs ? "running" : "forming"};
   if (!runs) return page;
-  page.round.num_nodes = assignment_.num_nodes;
-  page.round.world_size = assignment_.world_size;
+  page.round.num_nodes = assignment().num_nodes;
+  page.round.world_size = assignment().world_size;
   page.nodes.running = 1;
   const verdict::NodeProgress progress = hang_watch_.Progress();
   page.progress = {.step = progress.step,
@@ -62,9 +62,9 @@ status::StatusPage Agent::OwnPage(const std::string& why) const {
                    .slowest_node = options_.node.name,
                    .lag_steps = progress.step - progress.slowest_step};
   page.members.push_back({.name = options_.node.name,
-                          .node_rank = assignment_.node_rank.value(),
-                          .first_rank = assignment_.first_rank.value(),
-                          .num_ranks = assignment_.local_world_size,
+                          .node_rank = assignment().node_rank.value(),
+                          .first_rank = assignment().first_rank.value(),
+                          .num_ranks = assignment().local_world_size,
                           .state = "running",
                           .step = progress.slowest_step});
   return page;
@@ -72,8 +72,8 @@ status::StatusPage Agent::OwnPage(const std::string& why) const {
 
 void Agent::LookHere(const Inquiry& inquiry, TellPart then) {
   InquiryPart part{.node = options_.node.name,
-                   .first_rank = assignment_.first_rank.value(),
-                   .num_ranks = assignment_.local_world_size};
+                   .first_rank = assignment().first_rank.value(),
+                   .num_ranks = assignment().local_world_size};
   switch (inquiry.kind) {
     case InquiryKind::kStacks:
       return TellStacks(inquiry, std::move(part), std::move(then));
@@ -104,7 +104,7 @@ void Agent::TellLogs(const Inquiry& inquiry, InquiryPart part, TellPart then) {
   const LogFiles files{.run_directory = options_.run_directory,
                        .first_rank = part.first_rank,
                        .num_ranks = part.num_ranks,
-                       .attempt = assignment_.restart_count};
+                       .attempt = assignment().restart_count};
   std::optional<uint64_t> look;
   if (ask->follows) look = sight_.log_followers.OnLook(MonoNow());
   using Read = absl::StatusOr<status::LogsOfNode>;
@@ -175,7 +175,7 @@ AgentFigures Agent::FiguresHere() const {
                        .node = options_.node.name,
                        .spent = sight_.diary.spent(),
                        .counts = sight_.diary.counts(),
-                       .restarts_used = assignment_.restarts_used,
+                       .restarts_used = assignment().restarts_used,
                        .restarts_max = options_.spec.max_restarts,
                        .steps_per_second = hang_watch_.Progress().steps_per_second};
   const MonoTime now = MonoNow();
@@ -263,22 +263,22 @@ void Agent::KeepDiary() {
 
 void Agent::NoteRound() {
   sight_.diary.Note({.what = status::kRound,
-                     .round = assignment_.round.value(),
-                     .restart_count = assignment_.restart_count,
-                     .text = assignment_.reason,
-                     .shape = {.num_nodes = assignment_.num_nodes,
-                               .first_rank = assignment_.first_rank.value(),
-                               .num_ranks = assignment_.local_world_size,
-                               .world_size = assignment_.world_size}},
+                     .round = assignment().round.value(),
+                     .restart_count = assignment().restart_count,
+                     .text = assignment().reason,
+                     .shape = {.num_nodes = assignment().num_nodes,
+                               .first_rank = assignment().first_rank.value(),
+                               .num_ranks = assignment().local_world_size,
+                               .world_size = assignment().world_size}},
                     NowByBothClocks());
 }
 
 void Agent::NoteStart(int status::WorkerStarts::*how) {
   sight_.starts.*how += 1;
-  if (sight_.starts.sum() != assignment_.local_world_size) return;
-  const bool is_again = assignment_.restart_count > 0 && sight_.starts.fresh > 0;
+  if (sight_.starts.sum() != assignment().local_world_size) return;
+  const bool is_again = assignment().restart_count > 0 && sight_.starts.fresh > 0;
   sight_.diary.Note({.what = status::kStarted,
-                     .round = assignment_.round.value(),
+                     .round = assignment().round.value(),
                      .text = is_again ? before_workers_.warm().why_afresh() : "",
                      .starts = sight_.starts},
                     NowByBothClocks());
@@ -286,7 +286,7 @@ void Agent::NoteStart(int status::WorkerStarts::*how) {
 
 void Agent::NoteFailure(const WorkerFailure& failure) {
   sight_.diary.Note({.what = status::kFailure,
-                     .round = assignment_.round.value(),
+                     .round = assignment().round.value(),
                      .rank = failure.rank.value(),
                      .exit_code = failure.signal == 0 ? failure.exit_code : -1,
                      .signal = failure.signal,
@@ -295,8 +295,8 @@ void Agent::NoteFailure(const WorkerFailure& failure) {
 }
 
 void Agent::NoteSteps() {
-  status::DiaryEntry entry{.what = status::kSteps, .round = assignment_.round.value()};
-  int rank = assignment_.first_rank.value();
+  status::DiaryEntry entry{.what = status::kSteps, .round = assignment().round.value()};
+  int rank = assignment().first_rank.value();
   for (const int64_t step : hang_watch_.Steps()) {
     if (step >= 0) entry.steps.push_back({.rank = rank, .step = step});
     ++rank;
@@ -310,7 +310,7 @@ void Agent::OnSaidByWatch(WatchEvent event, const std::string& text) {
                            : event == WatchEvent::kGoesOn  ? status::kGoesOn
                            : event == WatchEvent::kSlow    ? status::kSlow
                                                            : status::kAbort;
-  sight_.diary.Note({.what = what, .round = assignment_.round.value(), .text = text},
+  sight_.diary.Note({.what = what, .round = assignment().round.value(), .text = text},
                     NowByBothClocks());
   KeepDiary();
 }

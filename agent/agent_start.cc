@@ -27,37 +27,29 @@ absl::Status DescribeHookFailure(const absl::Status& ended, const std::string& w
 }  // namespace
 
 void Agent::Perform(const StartWorkers& effect) {
-  assignment_ = effect.assignment;
-  worker_service_.StartRound(assignment_.round, assignment_.instance);
+  // One that has died since it was kept is replaced.
+  roster_.StartRound(effect.assignment, effect.kept);
+  worker_service_.StartRound(assignment().round, assignment().instance);
   watch_.StartRound();
   hang_watch_.OnReformed();
   kernel_log_.Forget();
   left_silently_.clear();
   ended_with_zero_.clear();
-  log::Write(log::Level::kDebug, "round_started", assignment_.reason,
+  log::Write(log::Level::kDebug, "round_started", assignment().reason,
              {{"run", options_.spec.run_id},
-              {"round", ToString(assignment_.round)},
+              {"round", ToString(assignment().round)},
               {"node", options_.node.name},
-              {"world_size", absl::StrCat(assignment_.world_size)}});
-  // One that has died since it was kept is replaced.
-  kept_.clear();
-  for (auto& [unused, worker] : workers_) {
-    if (!absl::c_linear_search(effect.kept, worker.local_rank)) continue;
-    kept_.insert(worker.local_rank);
-    worker.round = assignment_.round;
-    worker.rank = Rank(assignment_.first_rank.value() + worker.local_rank.value());
-    worker.is_kept = true;
-  }
+              {"world_size", absl::StrCat(assignment().world_size)}});
   std::vector<PumpedWorker> pumped;
-  for (int i = 0; i < assignment_.local_world_size; ++i) {
+  for (int i = 0; i < assignment().local_world_size; ++i) {
     pumped.push_back({.local_rank = LocalRank(i),
-                      .rank = Rank(assignment_.first_rank.value() + i),
-                      .is_kept = kept_.contains(LocalRank(i))});
+                      .rank = Rank(assignment().first_rank.value() + i),
+                      .is_kept = roster_.IsKept(LocalRank(i))});
   }
   is_starting_ = true;
   NoteRound();
   status_.Show(absl::StrCat("opening log files in ", options_.run_directory));
-  pump_.OpenAttempt(assignment_.restart_count, pumped, options_.spec.join_timeout,
+  pump_.OpenAttempt(assignment().restart_count, pumped, options_.spec.join_timeout,
                     [this](absl::StatusOr<std::vector<WorkerStreams>> streams) {
                       if (streams.ok()) {
                         PrepareRound(*std::move(streams));
@@ -66,7 +58,7 @@ void Agent::Perform(const StartWorkers& effect) {
                       }
                     });
   // Meanwhile, while another thread makes the files:
-  before_workers_.network().StartRound(assignment_, ports_->ports()[1]);
+  before_workers_.network().StartRound(assignment(), ports_->ports()[1]);
   MakeBoards();
   store_ready_ = PrepareTorchStore();
 }
@@ -91,7 +83,7 @@ void Agent::PrepareRound(std::vector<WorkerStreams> streams) {
         if (clearance.forbidden) return Feed(RoundForbidden{*clearance.forbidden});
         if (!clearance.failed.empty()) {
           status_.Show("waiting for the rendezvous to part the nodes that do not reach each other");
-          return Feed(PairsFailed{assignment_.round, clearance.failed});
+          return Feed(PairsFailed{assignment().round, clearance.failed});
         }
         if (options_.spec.round_hook.empty()) return SpawnWorkers(std::move(streams));
         RunHook(std::move(streams));
@@ -100,13 +92,13 @@ void Agent::PrepareRound(std::vector<WorkerStreams> streams) {
 
 // What it is told of the round is what all workers of the node are told alike.
 void Agent::RunHook(std::vector<WorkerStreams> streams) {
-  HookRun run{.id = next_worker_id_++,
+  HookRun run{.id = roster_.NewId(),
               .program = options_.spec.round_hook,
               .output = pump_.TakeHookOutput(),
               .timeout = options_.spec.round_hook_timeout};
   EnvironmentMap environment = options_.environment;
   const auto of_worker =
-      EncodeWorkerEnv(MakeWorkerEnvs(assignment_, MakeEnvContext()).front(), options_.environment);
+      EncodeWorkerEnv(MakeWorkerEnvs(assignment(), MakeEnvContext()).front(), options_.environment);
   for (const char* name :
        {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",
         "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
@@ -141,46 +133,41 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
   context.torch_notes = torch_programs_.notes_socket();
   const bool is_watched =
       !context.python_folder.empty() && EffectiveWatch(options_.spec) != WatchMode::kOff;
-  for (int i = 0; is_watched && i < assignment_.local_world_size; ++i) {
+  for (int i = 0; is_watched && i < assignment().local_world_size; ++i) {
     context.torch_servers.push_back(
-        TorchServerPath(options_.runtime_directory, assignment_.round, i));
+        TorchServerPath(options_.runtime_directory, assignment().round, i));
   }
-  const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment_, context);
+  const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment(), context);
   const absl::Status ready = streams.ok() ? store_ready_ : streams.status();
   if (!ready.ok()) {
     for (const WorkerEnv& env : envs) {
-      if (kept_.contains(env.local_rank)) {
-        EndKept(env.local_rank, std::string(ready.message()));
-        continue;
+      if (roster_.IsKept(env.local_rank)) {
+        EndWorkerFor(roster_.FindByLocalRank(env.local_rank), std::string(ready.message()));
+      } else {
+        OnSpawnFailed(roster_.Add(env.local_rank).id, ready);
       }
-      const uint64_t id = next_worker_id_++;
-      workers_[id] = {.local_rank = env.local_rank, .rank = env.rank, .round = assignment_.round};
-      OnSpawnFailed(id, ready);
     }
     return;
   }
   sight_.starts = {};
-  torch_programs_.StartRound(assignment_.round, assignment_.num_nodes);
+  torch_programs_.StartRound(assignment().round, assignment().num_nodes);
   for (size_t i = 0; i < envs.size(); ++i) {
-    if (kept_.contains(envs[i].local_rank)) continue;
+    if (roster_.IsKept(envs[i].local_rank)) continue;
     WorkerStreams of_worker = std::move((*streams)[i]);
     const absl::Status taken = pump_.TakeDescriptors(of_worker);
     if (taken.ok()) {
-      Spawn(envs[i], of_worker, assignment_.round);
-      continue;
+      Spawn(envs[i], of_worker);
+    } else {
+      OnSpawnFailed(roster_.Add(envs[i].local_rank).id, taken);
     }
-    const uint64_t id = next_worker_id_++;
-    const WorkerEnv& env = envs[i];
-    workers_[id] = {.local_rank = env.local_rank, .rank = env.rank, .round = assignment_.round};
-    OnSpawnFailed(id, taken);
   }
   // Not before them: it looks at the node's interfaces, and lets go of the boards of the last
   // round.
-  hang_watch_.StartRound({.round = assignment_.round,
-                          .restart_count = assignment_.restart_count,
-                          .num_nodes = assignment_.num_nodes,
-                          .first_rank = assignment_.first_rank.value(),
-                          .world_size = assignment_.world_size,
+  hang_watch_.StartRound({.round = assignment().round,
+                          .restart_count = assignment().restart_count,
+                          .num_nodes = assignment().num_nodes,
+                          .first_rank = assignment().first_rank.value(),
+                          .world_size = assignment().world_size,
                           .boards = std::exchange(boards_, {}),
                           .torch_servers = context.torch_servers,
                           .ask_store = MakeStoreQuestion(),
@@ -190,30 +177,21 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
 }
 
 void Agent::Keep(const WorkerEnv& env) {
-  const auto found = absl::c_find_if(workers_, [&](const auto& entry) {
-    return entry.second.is_kept && entry.second.local_rank == env.local_rank;
-  });
-  if (found == workers_.end()) return;
-  RunningWorker& worker = found->second;
-  worker.is_kept = false;
-  const int pid = worker.pid;
-  if (torch_store_) torch_store_->AddWorker(worker.rank, pid);
-  if (store_witness_) store_witness_->AddWorker(worker.rank, pid);
+  RunningWorker* const worker = roster_.FindByLocalRank(env.local_rank);
+  if (worker == nullptr || !std::exchange(worker->is_kept, false)) return;
+  const int pid = worker->pid;
+  if (torch_store_) torch_store_->AddWorker(worker->rank, pid);
+  if (store_witness_) store_witness_->AddWorker(worker->rank, pid);
   hang_watch_.OnSpawned(env.local_rank.value(), pid);
   NoteStart(&status::WorkerStarts::kept);
-  guardian_.SignalGroup(found->first, SIGWINCH);  // its terminal may have another size
-  Feed(WorkerSpawned{worker.round, env.local_rank, pid});
+  guardian_.SignalGroup(worker->id, SIGWINCH);  // its terminal may have another size
+  Feed(WorkerSpawned{worker->round, env.local_rank, pid});
   if (worker_service_.SendNextRound(env.local_rank, EnvironmentOfWorker(env))) {
-    Feed(
-        WorkerPromised{.round = assignment_.round, .local_rank = env.local_rank, .survives = true});
+    Feed(WorkerPromised{
+        .round = assignment().round, .local_rank = env.local_rank, .survives = true});
   } else {
-    EndKept(env.local_rank, "it lost its connection to the agent while it awaited this round");
-  }
-}
-
-void Agent::EndKept(LocalRank local_rank, const std::string& why) {
-  for (const auto& [unused, worker] : workers_) {
-    if (worker.local_rank == local_rank) return EndHungWorker(worker.pid, why);
+    EndWorkerFor(roster_.FindByLocalRank(env.local_rank),
+                 "it lost its connection to the agent while it awaited this round");
   }
 }
 
@@ -229,10 +207,10 @@ void Agent::CancelStart() {
   if (!std::exchange(is_starting_, false)) return;
   status_.Show("");
   before_workers_.Cancel();
-  pump_.CloseAttempt(LiveWorkers());
-  for (int i = 0; i < assignment_.local_world_size; ++i) {
-    if (!kept_.contains(LocalRank(i))) {
-      Feed(WorkerExited{assignment_.round, LocalRank(i), std::nullopt});
+  pump_.CloseAttempt(roster_.LocalRanks());
+  for (int i = 0; i < assignment().local_world_size; ++i) {
+    if (!roster_.IsKept(LocalRank(i))) {
+      Feed(WorkerExited{assignment().round, LocalRank(i), std::nullopt});
     }
   }
 }
@@ -247,22 +225,22 @@ absl::Status Agent::PrepareTorchStore() {
         "; out of threads or descriptors: raise the limits on processes (ulimit -u, pids.max) "
         "and open files (ulimit -n)"));
     // A witness only says what would be said later, or not at all.
-    return assignment_.node_rank == NodeRank(0) ? why : absl::OkStatus();
+    return assignment().node_rank == NodeRank(0) ? why : absl::OkStatus();
   }
 }
 
 absl::Status Agent::StartTorchStore() {
-  const WorkerEnv env = MakeWorkerEnvs(assignment_, MakeEnvContext()).front();
-  if (assignment_.node_rank != NodeRank(0)) {
+  const WorkerEnv env = MakeWorkerEnvs(assignment(), MakeEnvContext()).front();
+  if (assignment().node_rank != NodeRank(0)) {
     store_witness_ = std::make_unique<StoreWitness>(env.master_addr, env.master_port);
     return absl::OkStatus();
   }
   TorchStoreServerOptions options{.host = env.master_addr, .port = env.master_port};
-  options.settings.world_size = assignment_.world_size;
-  options.settings.own = assignment_.node_rank;
+  options.settings.world_size = assignment().world_size;
+  options.settings.own = assignment().node_rank;
   options.settings.clients = options_.spec.store_clients;
   Rank first(0);
-  for (const Peer& peer : assignment_.peers) {
+  for (const Peer& peer : assignment().peers) {
     options.settings.nodes.push_back({.name = peer.name,
                                       .address = peer.address,
                                       .first_rank = first,
@@ -277,7 +255,7 @@ absl::Status Agent::StartTorchStore() {
 // A worker without a board runs all the same, but marks into memory of its own.
 void Agent::MakeBoards() {
   boards_.clear();
-  for (int i = 0; i < assignment_.local_world_size; ++i) {
+  for (int i = 0; i < assignment().local_world_size; ++i) {
     absl::StatusOr<BoardMemory> board = BoardMemory::Create();
     if (board.ok()) {
       boards_.emplace_back(*std::move(board));
@@ -286,7 +264,7 @@ void Agent::MakeBoards() {
     boards_.emplace_back();
     log::Write(log::Level::kWarning, "no_progress_board", std::string(board.status().message()),
                {{"run", options_.spec.run_id},
-                {"round", ToString(assignment_.round)},
+                {"round", ToString(assignment().round)},
                 {"node", options_.node.name},
                 {"local_rank", absl::StrCat(i)}});
   }
@@ -315,13 +293,8 @@ std::vector<std::string> Agent::EnvironmentOfWorker(const WorkerEnv& env) const 
   return variables;
 }
 
-void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams, Round round) {
-  const uint64_t id = next_worker_id_++;
-  workers_[id] = {.local_rank = env.local_rank,
-                  .rank = env.rank,
-                  .round = round,
-                  .error_file = streams.error_file};
-  WorkerCommand command{.worker_id = id,
+void Agent::Spawn(const WorkerEnv& env, const WorkerStreams& streams) {
+  WorkerCommand command{.worker_id = roster_.Add(env.local_rank, streams.error_file).id,
                         .argv = WorkerArguments(options_.worker_command, env.local_rank)};
   command.environment = EnvironmentOfWorker(env);
   command.stdin_fd = streams.stdin_fd.get();
