@@ -1,6 +1,5 @@
 #include "agent/agent.h"
 
-#include <chrono>
 #include <csignal>
 #include <utility>
 
@@ -27,7 +26,6 @@ constexpr int kSweepTimeoutMs = 5000;
 // What a failed worker's files may take to be read. Its failure must not be kept from the others
 // for longer than that.
 constexpr absl::Duration kLastWordsTime = absl::Seconds(2);
-constexpr int kSignalSpreadMs = 50;  // between the first and the last process of a step
 // Workers may listen on any address, so that is what is held for them.
 constexpr char kEveryAddress[] = "";
 
@@ -111,7 +109,6 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
       on_finished_(std::move(on_finished)),
       mailbox_(loop),
       runner_(loop, MakeCoreOptions(options_), *this),
-      signal_timer_(loop),
       status_(loop,
               [](const std::string& text) { log::Write(log::Level::kInfo, "waiting", text); }),
       oom_watch_(OomWatch::Open()),
@@ -132,13 +129,14 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
             Feed(WorkerPromised{assignment().round, worker, promise.obeys, promise.floor,
                                 promise.survives, promise.awaits_round});
           }),
+      signals_(loop, roster_, guardian_, options_.signals_may_reach_workers),
       watch_(loop, options_.watch, MakeWatchListener()),
       hang_watch_(
           loop,
           MakeHangWatchOptions(
               options_,
               [this](WatchEvent event, const std::string& text) { OnSaidByWatch(event, text); }),
-          [this](int pid, const std::string& why) { EndWorkerFor(roster_.FindByPid(pid), why); },
+          [this](int pid, const std::string& why) { signals_.End(roster_.FindByPid(pid), why); },
           [this](const verdict::NodeWord& word) { link_->SendWatchWord(word); }),
       torch_programs_(
           loop, EffectiveWatch(options_.spec) != WatchMode::kOff,
@@ -194,16 +192,16 @@ absl::Status Agent::Start() {
 }
 
 void Agent::OnSignal(int signal) {
-  if (options_.signals_may_reach_workers) received_signal_ = signal;
+  signals_.SetReceived(signal);
   Feed(SignalReceived{signal});
-  received_signal_ = 0;
+  signals_.SetReceived(0);
 }
 
 void Agent::OnTimeRunsOut(const std::string& reason) { Feed(TimeRunsOut{reason}); }
 
 void Agent::OnWindowSize() {
   pump_.OnWindowSize();
-  for (const auto& [id, worker] : roster_.workers()) guardian_.SignalGroup(id, SIGWINCH);
+  signals_.TellWindowSize();
 }
 
 void Agent::ReturnToTerminal() {
@@ -248,15 +246,7 @@ void Agent::Perform(const ReservePorts&) {
 
 void Agent::Perform(const SignalWorkers& effect) {
   if (core().phase() == NodePhase::kStopping) LeaveRound();
-  roster_.NoteSignal(effect.signal, effect.spared);
-  // Another node's word that the job ends may come before the signal that ended it there.
-  const bool may_come = options_.signals_may_reach_workers && effect.signal == SIGTERM;
-  const bool may_have_it = may_come || effect.signal == received_signal_;
-  auto send = [this, effect, may_have_it, round = assignment().round] {
-    if (round != assignment().round) return;  // they have ended meanwhile, and others run
-    if (may_have_it) return SignalUnlessTheyHaveIt(effect);
-    SignalWorkerGroups(effect);
-  };
+  std::function<void()> send = signals_.Prepare(effect);
   if (effect.signal == SIGKILL) return send();
   hang_watch_.BeforeSignal(std::move(send));
 }
@@ -277,37 +267,8 @@ void Agent::Perform(const TellRoundOver& effect) {
   });
 }
 
-// The guardian takes no signals, so one that was meant for all of us waits in it. It may come a
-// little later than ours.
-void Agent::SignalUnlessTheyHaveIt(const SignalWorkers& effect) {
-  spreading_signals_.push_back(effect);
-  if (spreading_signals_.size() > 1) return;
-  signal_timer_.expires_after(std::chrono::milliseconds(kSignalSpreadMs));
-  signal_timer_.async_wait([this](const asio::error_code& error) {
-    if (error) return;
-    for (const SignalWorkers& spread : std::exchange(spreading_signals_, {})) {
-      if (!HasPendingSignal(guardian_.pid(), spread.signal)) SignalWorkerGroups(spread);
-    }
-  });
-}
-
-void Agent::SignalWorkerGroups(const SignalWorkers& effect) {
-  const int signal = effect.signal;
-  for (const auto& [id, worker] : roster_.workers()) {
-    if (absl::c_linear_search(effect.spared, worker.local_rank)) continue;
-    guardian_.SignalGroup(id, signal);
-    // The last rung does not depend on the guardian. The start time makes sure that the pid, and
-    // with it the group, is still the worker's.
-    if (signal != SIGKILL || worker.start_time == 0) continue;
-    const std::optional<ProcessInfo> now = ReadProcess(worker.pid);
-    if (now && now->start_time == worker.start_time && !KillGroupButTrackers(worker.pid)) {
-      ::kill(-worker.pid, SIGKILL);
-    }
-  }
-}
-
 void Agent::Perform(const EndWorker& effect) {
-  EndWorkerFor(roster_.FindByLocalRank(effect.local_rank), effect.why);
+  signals_.End(roster_.FindByLocalRank(effect.local_rank), effect.why);
 }
 
 void Agent::Perform(const TellStop& effect) { worker_service_.TellStop(effect.stop); }
@@ -567,13 +528,6 @@ void Agent::OnExpired(int pid, std::string why) {
   log::Write(log::Level::kWarning, "timer_expired",
              absl::StrCat("rank ", ToString(worker->rank), " (pid ", pid, "): ", why));
   worker->why_ended = std::move(why);
-}
-
-void Agent::EndWorkerFor(RunningWorker* worker, const std::string& why) {
-  if (worker == nullptr) return;
-  worker->why_ended = why;
-  worker->signals.push_back(SIGKILL);
-  guardian_.SignalGroup(worker->id, SIGKILL);
 }
 
 // It is given up: its exit, should it come, is nobody's concern any more.

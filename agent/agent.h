@@ -35,8 +35,8 @@
 #include "agent/worker_service.h"
 #include "agent/worker_watch.h"
 #include "agent/workers/worker_roster.h"
+#include "agent/workers/worker_signals.h"
 #include "asio/io_context.hpp"
-#include "asio/steady_timer.hpp"
 #include "proto/base/endpoint.h"
 #include "proto/io/loop_mailbox.h"
 #include "proto/spec/job_spec.h"
@@ -123,8 +123,6 @@ class Agent : private CoreRunner::Shell {
   void Perform(const TellRoundOver& effect);
   // The round is being stopped: nothing of it is started, watched or told any more.
   void LeaveRound();
-  void SignalWorkerGroups(const SignalWorkers& effect);
-  void SignalUnlessTheyHaveIt(const SignalWorkers& effect);
   void Perform(const SweepDescendants& effect);
   void Perform(const AwaitDescendants& effect);
   void Perform(const NameDescendants& effect);
@@ -153,7 +151,6 @@ class Agent : private CoreRunner::Shell {
   void FeedFailure(const RunningWorker& worker, WorkerFailure failure);
   void MakeBoards();
   void PrepareTorchPrograms();
-  void EndWorkerFor(RunningWorker* worker, const std::string& why);
   WorkerEnvContext MakeEnvContext() const;
   // Once the log files are open: the network, then the hook.
   void PrepareRound(std::vector<WorkerStreams> streams);
@@ -203,9 +200,6 @@ class Agent : private CoreRunner::Shell {
   // Loop thread only. Destroyed in reverse: the guardian goes first and takes the workers with it.
   const LoopMailbox mailbox_;
   CoreRunner runner_;
-  int received_signal_ = 0;  // while what it leads to is performed; 0: none, or ours alone
-  std::vector<SignalWorkers> spreading_signals_;  // in the order of their coming, until the timer
-  asio::steady_timer signal_timer_;
   StatusLine status_;
   OomWatch oom_watch_;
   const Lane sweeping_{"sweep"};
@@ -222,6 +216,7 @@ class Agent : private CoreRunner::Shell {
   std::vector<std::optional<BoardMemory>> boards_;  // by local rank
   WorkerService worker_service_;
   WorkerRoster roster_;
+  WorkerSignals signals_;
   // Workers of this round that closed their connection without a goodbye, and that exited with 0.
   absl::btree_set<LocalRank> left_silently_;
   absl::btree_set<LocalRank> ended_with_zero_;

@@ -142,7 +142,7 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
   if (!ready.ok()) {
     for (const WorkerEnv& env : envs) {
       if (roster_.IsKept(env.local_rank)) {
-        EndWorkerFor(roster_.FindByLocalRank(env.local_rank), std::string(ready.message()));
+        signals_.End(roster_.FindByLocalRank(env.local_rank), std::string(ready.message()));
       } else {
         OnSpawnFailed(roster_.Add(env.local_rank).id, ready);
       }
@@ -190,7 +190,7 @@ void Agent::Keep(const WorkerEnv& env) {
     Feed(WorkerPromised{
         .round = assignment().round, .local_rank = env.local_rank, .survives = true});
   } else {
-    EndWorkerFor(roster_.FindByLocalRank(env.local_rank),
+    signals_.End(roster_.FindByLocalRank(env.local_rank),
                  "it lost its connection to the agent while it awaited this round");
   }
 }

@@ -1,0 +1,78 @@
+#include "agent/workers/worker_signals.h"
+
+#include <chrono>
+#include <csignal>
+#include <optional>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "agent/machine/descendants.h"
+
+namespace muster::agent {
+namespace {
+
+constexpr int kSignalSpreadMs = 50;  // between the first and the last process of a step
+
+}  // namespace
+
+WorkerSignals::WorkerSignals(asio::io_context& loop, WorkerRoster& roster, GuardianClient& guardian,
+                             bool may_reach_workers)
+    : roster_(roster), guardian_(guardian), may_reach_workers_(may_reach_workers), timer_(loop) {}
+
+void WorkerSignals::SetReceived(int signal) {
+  if (may_reach_workers_) received_ = signal;
+}
+
+std::function<void()> WorkerSignals::Prepare(const SignalWorkers& effect) {
+  roster_.NoteSignal(effect.signal, effect.spared);
+  // Another node's word that the job ends may come before the signal that ended it there.
+  const bool may_come = may_reach_workers_ && effect.signal == SIGTERM;
+  const bool may_have_it = may_come || effect.signal == received_;
+  return [this, effect, may_have_it, round = roster_.assignment().round] {
+    if (round != roster_.assignment().round) return;  // they have ended meanwhile, and others run
+    if (may_have_it) return SendUnlessTheyHaveIt(effect);
+    Send(effect);
+  };
+}
+
+// The guardian takes no signals, so one that was meant for all of us waits in it. It may come a
+// little later than ours.
+void WorkerSignals::SendUnlessTheyHaveIt(const SignalWorkers& effect) {
+  spreading_.push_back(effect);
+  if (spreading_.size() > 1) return;
+  timer_.expires_after(std::chrono::milliseconds(kSignalSpreadMs));
+  timer_.async_wait([this](const asio::error_code& error) {
+    if (error) return;
+    for (const SignalWorkers& spread : std::exchange(spreading_, {})) {
+      if (!HasPendingSignal(guardian_.pid(), spread.signal)) Send(spread);
+    }
+  });
+}
+
+void WorkerSignals::Send(const SignalWorkers& effect) {
+  const int signal = effect.signal;
+  for (const auto& [id, worker] : roster_.workers()) {
+    if (absl::c_linear_search(effect.spared, worker.local_rank)) continue;
+    guardian_.SignalGroup(id, signal);
+    // The last rung does not depend on the guardian. The start time makes sure that the pid, and
+    // with it the group, is still the worker's.
+    if (signal != SIGKILL || worker.start_time == 0) continue;
+    const std::optional<ProcessInfo> now = ReadProcess(worker.pid);
+    if (now && now->start_time == worker.start_time && !KillGroupButTrackers(worker.pid)) {
+      ::kill(-worker.pid, SIGKILL);
+    }
+  }
+}
+
+void WorkerSignals::TellWindowSize() {
+  for (const auto& [id, worker] : roster_.workers()) guardian_.SignalGroup(id, SIGWINCH);
+}
+
+void WorkerSignals::End(RunningWorker* worker, const std::string& why) {
+  if (worker == nullptr) return;
+  worker->why_ended = why;
+  worker->signals.push_back(SIGKILL);
+  guardian_.SignalGroup(worker->id, SIGKILL);
+}
+
+}  // namespace muster::agent

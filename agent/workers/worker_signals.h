@@ -1,0 +1,49 @@
+// Sends signals to the workers of a node, through the guardian, and notes them as ours.
+//
+// The sender of a signal that we got may have signalled every process below us too, within a
+// moment: then workers get it from us only if they do not have it.
+//
+// One event loop, loop thread only.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "agent/core/agent_events.h"
+#include "agent/guardian/guardian.h"
+#include "agent/workers/worker_roster.h"
+#include "asio/io_context.hpp"
+#include "asio/steady_timer.hpp"
+
+namespace muster::agent {
+
+class WorkerSignals {
+ public:
+  // `roster` and `guardian` are used in calls of this class alone. `may_reach_workers`: signals
+  // that we get may have been sent to them too.
+  WorkerSignals(asio::io_context& loop, WorkerRoster& roster, GuardianClient& guardian,
+                bool may_reach_workers);
+
+  // What we got, while what it leads to is performed; 0: that has been performed.
+  void SetReceived(int signal);
+  // The signal is ours from now on; the result sends it, unless another round has begun by then.
+  std::function<void()> Prepare(const SignalWorkers& effect);
+  // Their terminals may have another size.
+  void TellWindowSize();
+  // SIGKILL to the group of one worker; `why` is for its failure. Null: there is none.
+  void End(RunningWorker* worker, const std::string& why);
+
+ private:
+  void Send(const SignalWorkers& effect);
+  void SendUnlessTheyHaveIt(const SignalWorkers& effect);
+
+  WorkerRoster& roster_;
+  GuardianClient& guardian_;
+  const bool may_reach_workers_;
+  int received_ = 0;
+  std::vector<SignalWorkers> spreading_;  // in the order of their coming, until the timer
+  asio::steady_timer timer_;
+};
+
+}  // namespace muster::agent
