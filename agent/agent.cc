@@ -26,8 +26,6 @@ constexpr int kSweepTimeoutMs = 5000;
 // What a failed worker's files may take to be read. Its failure must not be kept from the others
 // for longer than that.
 constexpr absl::Duration kLastWordsTime = absl::Seconds(2);
-// Workers may listen on any address, so that is what is held for them.
-constexpr char kEveryAddress[] = "";
 
 AgentCoreOptions MakeCoreOptions(const AgentOptions& options) {
   AgentCoreOptions core;
@@ -115,6 +113,7 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
       kernel_log_(KernelLog::Open()),
       pump_(loop, MakePumpOptions(options_)),
       link_(std::move(link)),
+      torch_store_(options_.spec.store_clients),
       worker_service_(
           loop, [this](const StoreRequest& request) { Forward(request); },
           [this] { return core().MayPublish(MonoNow()); },
@@ -220,28 +219,12 @@ void Agent::OnEffect(const Effect& effect) {
 void Agent::Perform(const SendReport& effect) { link_->SendReport(effect.report); }
 
 void Agent::Perform(const ReservePorts&) {
-  torch_store_.reset();
-  store_witness_.reset();
-  ports_.reset();
-  master_port_.reset();
+  torch_store_.EndRound();
   const JobSpec& spec = options_.spec;
-  const int num_ports = 1 + options_.node.local_world_size;
-  if (spec.worker_master_port != 0) {
-    auto master = PortReservation::ReserveExact(kEveryAddress, spec.worker_master_port);
-    if (!master.ok()) {
-      Feed(PortsFailed{master.status()});
-      return;
-    }
-    master_port_ = *std::move(master);
-  }
-  auto reserved = PortReservation::Reserve(kEveryAddress, num_ports, spec.worker_ports);
-  if (!reserved.ok()) {
-    Feed(PortsFailed{reserved.status()});
-    return;
-  }
-  ports_ = *std::move(reserved);
-  const std::vector<int>& ports = ports_->ports();
-  Feed(PortsReserved{.store_port = ports[0], .worker_ports = {ports.begin() + 1, ports.end()}});
+  const absl::Status reserved =
+      ports_.Reserve(options_.node.local_world_size, spec.worker_ports, spec.worker_master_port);
+  if (!reserved.ok()) return Feed(PortsFailed{reserved});
+  Feed(PortsReserved{.store_port = ports_.store_port(), .worker_ports = ports_.worker_ports()});
 }
 
 void Agent::Perform(const SignalWorkers& effect) {
@@ -252,7 +235,7 @@ void Agent::Perform(const SignalWorkers& effect) {
 }
 
 void Agent::LeaveRound() {
-  if (torch_store_) torch_store_->StopTelling();
+  torch_store_.StopTelling();
   CancelStart();
   torch_programs_.EndRound();
   hang_watch_.OnStopping();
@@ -302,8 +285,7 @@ void Agent::Perform(const Announce& effect) {
 // Nothing here blocks: this loop may serve the rendezvous of other nodes, which must hear of the
 // end meanwhile.
 void Agent::Perform(const Finish& effect) {
-  torch_store_.reset();
-  store_witness_.reset();
+  torch_store_.EndRound();
   outcome_ = effect.outcome;
   EndDiary(effect.outcome);
   pump_.CloseAttempt();
@@ -398,8 +380,7 @@ void Agent::OnSpawned(uint64_t worker_id, int pid, bool is_forked) {
   worker->pid = pid;
   const std::optional<ProcessInfo> process = ReadProcess(pid);
   worker->start_time = process ? process->start_time : 0;
-  if (torch_store_) torch_store_->AddWorker(worker->rank, pid);
-  if (store_witness_) store_witness_->AddWorker(worker->rank, pid);
+  torch_store_.AddWorker(worker->rank, pid);
   hang_watch_.OnSpawned(worker->local_rank.value(), pid);
   NoteStart(is_forked ? &status::WorkerStarts::forked : &status::WorkerStarts::fresh);
   Feed(WorkerSpawned{worker->round, worker->local_rank, pid});

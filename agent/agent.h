@@ -23,13 +23,12 @@
 #include "agent/guardian/guardian.h"
 #include "agent/machine/kernel_log.h"
 #include "agent/machine/oom_watch.h"
-#include "agent/machine/port_reservation.h"
+#include "agent/machine/worker_ports.h"
 #include "agent/process/lane.h"
 #include "agent/sight/agent_metrics.h"
 #include "agent/sight/agent_sight.h"
 #include "agent/status_line.h"
-#include "agent/torch_store/store_witness.h"
-#include "agent/torch_store/torch_store_server.h"
+#include "agent/torch_store/store_host.h"
 #include "agent/watch/hang_watch.h"
 #include "agent/watch/torch_programs.h"
 #include "agent/worker_service.h"
@@ -163,8 +162,6 @@ class Agent : private CoreRunner::Shell {
   // Who has not come to PyTorch's store; empty where another node serves it.
   StoreQuestion MakeStoreQuestion();
   void CancelStart();
-  absl::Status PrepareTorchStore();
-  absl::Status StartTorchStore();
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams);
 
   // --- agent_sight.cc
@@ -206,13 +203,8 @@ class Agent : private CoreRunner::Shell {
   KernelLog kernel_log_;
   LogPump pump_;
   std::unique_ptr<rendezvous::RendezvousLink> link_;
-  std::optional<PortReservation> ports_;
-  std::optional<PortReservation> master_port_;  // --master_port of a job on one node
-  // While a round lasts: on node 0 the store, on the others its witness.
-  std::unique_ptr<TorchStoreServer> torch_store_;
-  std::unique_ptr<StoreWitness> store_witness_;
-  // Made while the log files of the round are opened, used when they are.
-  absl::Status store_ready_;
+  WorkerPorts ports_;
+  StoreHost torch_store_;
   std::vector<std::optional<BoardMemory>> boards_;  // by local rank
   WorkerService worker_service_;
   WorkerRoster roster_;

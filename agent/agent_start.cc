@@ -1,7 +1,6 @@
 // How the workers of a round come to run: log files, then the hook, then the workers themselves.
 // All of it may be cancelled by a stop that comes meanwhile.
 #include <csignal>
-#include <system_error>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -9,7 +8,6 @@
 #include "agent/agent.h"
 #include "agent/core/worker_environment.h"
 #include "agent/watch/torch_hook.h"
-#include "proto/base/status_macros.h"
 #include "proto/io/log.h"
 
 namespace muster::agent {
@@ -58,9 +56,11 @@ void Agent::Perform(const StartWorkers& effect) {
                       }
                     });
   // Meanwhile, while another thread makes the files:
-  before_workers_.network().StartRound(assignment(), ports_->ports()[1]);
+  before_workers_.network().StartRound(assignment(), ports_.worker_ports().front());
   MakeBoards();
-  store_ready_ = PrepareTorchStore();
+  // Before the first worker looks for it.
+  const WorkerEnv env = MakeWorkerEnvs(assignment(), MakeEnvContext()).front();
+  torch_store_.StartRound(assignment(), env.master_addr, env.master_port);
 }
 
 WorkerEnvContext Agent::MakeEnvContext() const {
@@ -138,7 +138,7 @@ void Agent::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
         TorchServerPath(options_.runtime_directory, assignment().round, i));
   }
   const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment(), context);
-  const absl::Status ready = streams.ok() ? store_ready_ : streams.status();
+  const absl::Status ready = streams.ok() ? torch_store_.status() : streams.status();
   if (!ready.ok()) {
     for (const WorkerEnv& env : envs) {
       if (roster_.IsKept(env.local_rank)) {
@@ -180,8 +180,7 @@ void Agent::Keep(const WorkerEnv& env) {
   RunningWorker* const worker = roster_.FindByLocalRank(env.local_rank);
   if (worker == nullptr || !std::exchange(worker->is_kept, false)) return;
   const int pid = worker->pid;
-  if (torch_store_) torch_store_->AddWorker(worker->rank, pid);
-  if (store_witness_) store_witness_->AddWorker(worker->rank, pid);
+  torch_store_.AddWorker(worker->rank, pid);
   hang_watch_.OnSpawned(env.local_rank.value(), pid);
   NoteStart(&status::WorkerStarts::kept);
   guardian_.SignalGroup(worker->id, SIGWINCH);  // its terminal may have another size
@@ -196,10 +195,8 @@ void Agent::Keep(const WorkerEnv& env) {
 }
 
 StoreQuestion Agent::MakeStoreQuestion() {
-  if (!torch_store_) return nullptr;
-  return [this](auto answer) {
-    if (torch_store_) torch_store_->AskWhoIsMissing(std::move(answer));
-  };
+  if (!torch_store_.is_serving()) return nullptr;
+  return [this](auto answer) { torch_store_.AskWhoIsMissing(std::move(answer)); };
 }
 
 // The core is stopping workers that have not been started yet.
@@ -213,43 +210,6 @@ void Agent::CancelStart() {
       Feed(WorkerExited{assignment().round, LocalRank(i), std::nullopt});
     }
   }
-}
-
-// Before the first worker looks for it.
-absl::Status Agent::PrepareTorchStore() {
-  try {
-    return StartTorchStore();
-  } catch (const std::system_error& error) {
-    const absl::Status why = absl::ResourceExhaustedError(absl::StrCat(
-        "cannot serve PyTorch's store: ", error.code().message(),
-        "; out of threads or descriptors: raise the limits on processes (ulimit -u, pids.max) "
-        "and open files (ulimit -n)"));
-    // A witness only says what would be said later, or not at all.
-    return assignment().node_rank == NodeRank(0) ? why : absl::OkStatus();
-  }
-}
-
-absl::Status Agent::StartTorchStore() {
-  const WorkerEnv env = MakeWorkerEnvs(assignment(), MakeEnvContext()).front();
-  if (assignment().node_rank != NodeRank(0)) {
-    store_witness_ = std::make_unique<StoreWitness>(env.master_addr, env.master_port);
-    return absl::OkStatus();
-  }
-  TorchStoreServerOptions options{.host = env.master_addr, .port = env.master_port};
-  options.settings.world_size = assignment().world_size;
-  options.settings.own = assignment().node_rank;
-  options.settings.clients = options_.spec.store_clients;
-  Rank first(0);
-  for (const Peer& peer : assignment().peers) {
-    options.settings.nodes.push_back({.name = peer.name,
-                                      .address = peer.address,
-                                      .first_rank = first,
-                                      .local_world_size = peer.local_world_size,
-                                      .other_addresses = peer.other_addresses});
-    first = Rank(first.value() + peer.local_world_size);
-  }
-  MUSTER_ASSIGN_OR_RETURN(torch_store_, TorchStoreServer::Start(std::move(options)));
-  return absl::OkStatus();
 }
 
 // A worker without a board runs all the same, but marks into memory of its own.

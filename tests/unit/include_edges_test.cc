@@ -78,6 +78,8 @@ const std::vector<Room>& Rooms() {
       // PyTorch's store: the thread and what listens on it; else the core.
       {"agent/torch_store/store_thread.", {"agent/torch_store/store_thread.h"}},
       {"agent/torch_store/store_witness.", {"proto/base/", "agent/machine/", "agent/torch_store/"}},
+      {"agent/torch_store/store_host.",
+       {"proto/base/", "proto/spec/", "agent/torch_store/", "rendezvous/verdict/gatherings.h"}},
       {"agent/torch_store/torch_store_server.",
        {"proto/", "agent/machine/", "agent/torch_store/", "rendezvous/verdict/gatherings.h"}},
       {"agent/torch_store/",
