@@ -19,10 +19,6 @@
 namespace muster::agent {
 namespace {
 
-constexpr absl::Duration kFarewell = absl::Seconds(5);  // how long the last report is tried
-// Who interrupts a second time waits for no process that removes what the workers left.
-constexpr absl::Duration kHastyFarewell = absl::Milliseconds(100);
-constexpr int kSweepTimeoutMs = 5000;
 // What a failed worker's files may take to be read. Its failure must not be kept from the others
 // for longer than that.
 constexpr absl::Duration kLastWordsTime = absl::Seconds(2);
@@ -104,8 +100,6 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
              std::unique_ptr<rendezvous::RendezvousLink> link,
              std::function<void(JobOutcome)> on_finished)
     : options_(std::move(options)),
-      on_finished_(std::move(on_finished)),
-      mailbox_(loop),
       runner_(loop, MakeCoreOptions(options_), *this),
       status_(loop,
               [](const std::string& text) { log::Write(log::Level::kInfo, "waiting", text); }),
@@ -113,6 +107,13 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
       kernel_log_(KernelLog::Open()),
       pump_(loop, MakePumpOptions(options_)),
       link_(std::move(link)),
+      ending_(
+          loop,
+          {.runtime_directory = options_.runtime_directory,
+           .settle_run_directory =
+               [this](std::function<void()> settled) { SettleRunDirectory(std::move(settled)); },
+           .on_finished = std::move(on_finished)},
+          guardian_, *link_),
       torch_store_(options_.spec.store_clients),
       worker_service_(
           loop, [this](const StoreRequest& request) { Forward(request); },
@@ -162,8 +163,6 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
                        {{"run", options_.spec.run_id}, {"node", options_.node.name}});
           }),
       guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
-
-Agent::~Agent() { mailbox_.Close(); }
 
 absl::Status Agent::Start() {
   guardian_.RemoveAtEnd(options_.runtime_directory);
@@ -282,11 +281,8 @@ void Agent::Perform(const Announce& effect) {
                     NowByBothClocks());
 }
 
-// Nothing here blocks: this loop may serve the rendezvous of other nodes, which must hear of the
-// end meanwhile.
 void Agent::Perform(const Finish& effect) {
   torch_store_.EndRound();
-  outcome_ = effect.outcome;
   EndDiary(effect.outcome);
   pump_.CloseAttempt();
   worker_service_.Close();
@@ -296,39 +292,15 @@ void Agent::Perform(const Finish& effect) {
   sight_.metrics.Close();
   sight_.desk.Close();
   sight_.next_steps.cancel();
-  using IfLate = GuardianClient::IfLate;
-  const IfLate if_late = effect.in_haste ? IfLate::kLeave : IfLate::kKill;
-  guardian_.BeginShutdown(effect.in_haste ? kHastyFarewell : kFarewell, if_late,
-                          [this, if_late](bool ended) {
-                            if (ended || if_late == IfLate::kLeave) {
-                              OnGuardianEnded();
-                            } else {
-                              EndDescendantsAside([this] { OnGuardianEnded(); });
-                            }
-                          });
-  link_->Close(kFarewell, [this] {
-    link_is_closed_ = true;
-    FinishIfAllIsClosed();
-  });
+  ending_.Begin(effect);
 }
 
-void Agent::OnGuardianEnded() {
-  RemoveOwnedPath(options_.runtime_directory);
-  const auto settled = [this] {
-    run_directory_is_settled_ = true;
-    FinishIfAllIsClosed();
-  };
+void Agent::SettleRunDirectory(std::function<void()> settled) {
   if (options_.run_directory_is_temporary && !hang_watch_.HasWritten()) {
-    pump_.RemoveRunIfUnused(kFarewell, settled);
+    pump_.RemoveRunIfUnused(kFarewell, std::move(settled));
   } else {
-    sight_.diary_file.Close(settled);
+    sight_.diary_file.Close(std::move(settled));
   }
-}
-
-void Agent::FinishIfAllIsClosed() {
-  if (!run_directory_is_settled_ || !link_is_closed_) return;
-  const auto on_finished = std::exchange(on_finished_, nullptr);
-  if (on_finished) on_finished(*outcome_);
 }
 
 void Agent::FlushOutput() { pump_.FlushConsole(kFarewell); }
@@ -527,20 +499,11 @@ void Agent::OnGuardianLost(const std::string& reason) {
     before_workers_.hook().Cancel();
     pump_.CloseAttempt();
   }
-  EndDescendantsAside([this, reason] {
+  ending_.EndDescendants([this, reason] {
     pump_.CloseAttempt();
     RemoveOwnedPath(options_.runtime_directory);
     Feed(GuardianLost{reason});
   });
-}
-
-void Agent::EndDescendantsAside(std::function<void()> then) {
-  // It touches nothing of this object, which may go before it.
-  const auto sweep = [mailbox = mailbox_, then = std::move(then)] {
-    KillOwnDescendants(kSweepTimeoutMs);
-    mailbox.Post(then);
-  };
-  if (!sweeping_.Do(absl::Milliseconds(2 * kSweepTimeoutMs), sweep)) sweep();
 }
 
 }  // namespace muster::agent

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
+#include "agent/agent_ending.h"
 #include "agent/before_workers.h"
 #include "agent/console/log_pump.h"
 #include "agent/core/agent_core.h"
@@ -24,7 +25,6 @@
 #include "agent/machine/kernel_log.h"
 #include "agent/machine/oom_watch.h"
 #include "agent/machine/worker_ports.h"
-#include "agent/process/lane.h"
 #include "agent/sight/agent_metrics.h"
 #include "agent/sight/agent_sight.h"
 #include "agent/status_line.h"
@@ -37,7 +37,6 @@
 #include "agent/workers/worker_signals.h"
 #include "asio/io_context.hpp"
 #include "proto/base/endpoint.h"
-#include "proto/io/loop_mailbox.h"
 #include "proto/spec/job_spec.h"
 #include "proto/spec/worker_env.h"
 #include "rendezvous/link/rendezvous_link.h"
@@ -74,7 +73,6 @@ class Agent : private CoreRunner::Shell {
   Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardian,
         std::unique_ptr<rendezvous::RendezvousLink> link,
         std::function<void(JobOutcome)> on_finished);
-  ~Agent() override;
 
   // Errors: kInternal if the workers' socket cannot be made.
   absl::Status Start();
@@ -139,11 +137,7 @@ class Agent : private CoreRunner::Shell {
   void OnExpired(int pid, std::string why);
   void OnStuck(int pid, const std::string& why);
   void OnGuardianLost(const std::string& reason);
-  // Ends every process below this one on a thread of its own, which takes up to kSweepTimeoutMs,
-  // and then runs `then` on the loop.
-  void EndDescendantsAside(std::function<void()> then);
-  void OnGuardianEnded();
-  void FinishIfAllIsClosed();
+  void SettleRunDirectory(std::function<void()> settled);
   void WarnOfSilentEnd(LocalRank worker);
   // Adds what `worker` has said to `failure`, and what is known of it, and feeds it to the core as
   // the worker's exit: once its files have been read.
@@ -192,17 +186,15 @@ class Agent : private CoreRunner::Shell {
 
   // Constant after construction.
   AgentOptions options_;
-  std::function<void(JobOutcome)> on_finished_;
 
   // Loop thread only. Destroyed in reverse: the guardian goes first and takes the workers with it.
-  const LoopMailbox mailbox_;
   CoreRunner runner_;
   StatusLine status_;
   OomWatch oom_watch_;
-  const Lane sweeping_{"sweep"};
   KernelLog kernel_log_;
   LogPump pump_;
   std::unique_ptr<rendezvous::RendezvousLink> link_;
+  AgentEnding ending_;
   WorkerPorts ports_;
   StoreHost torch_store_;
   std::vector<std::optional<BoardMemory>> boards_;  // by local rank
@@ -212,10 +204,7 @@ class Agent : private CoreRunner::Shell {
   // Workers of this round that closed their connection without a goodbye, and that exited with 0.
   absl::btree_set<LocalRank> left_silently_;
   absl::btree_set<LocalRank> ended_with_zero_;
-  std::optional<JobOutcome> outcome_;  // from Finish on
   bool is_starting_ = false;  // the log files of the round are being opened, or its hook runs
-  bool run_directory_is_settled_ = false;
-  bool link_is_closed_ = false;
   WorkerWatch watch_;
   HangWatch hang_watch_;
   TorchPrograms torch_programs_;
