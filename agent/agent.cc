@@ -3,14 +3,9 @@
 #include <csignal>
 #include <utility>
 
-#include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "agent/console/error_file.h"
 #include "agent/core/worker_environment.h"
 #include "agent/machine/descendants.h"
-#include "agent/machine/signal_death.h"
 #include "agent/process/board_memory.h"
 #include "agent/process/runtime_directory.h"
 #include "proto/base/status_macros.h"
@@ -18,10 +13,6 @@
 
 namespace muster::agent {
 namespace {
-
-// What a failed worker's files may take to be read. Its failure must not be kept from the others
-// for longer than that.
-constexpr absl::Duration kLastWordsTime = absl::Seconds(2);
 
 AgentCoreOptions MakeCoreOptions(const AgentOptions& options) {
   AgentCoreOptions core;
@@ -67,13 +58,6 @@ HangWatchOptions MakeHangWatchOptions(const AgentOptions& options,
           .on_said = std::move(on_said)};
 }
 
-// A call stack ends with the exception's text as a rule; where it does not, the text comes first.
-std::string JoinMessage(const ErrorRecord& record) {
-  if (absl::StrContains(record.callstack, record.message)) return record.callstack;
-  return record.callstack.empty() ? record.message
-                                  : absl::StrCat(record.message, "\n", record.callstack);
-}
-
 log::Level ToLogLevel(Announce::Level level) {
   switch (level) {
     case Announce::Level::kInfo:
@@ -103,8 +87,6 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
       runner_(loop, MakeCoreOptions(options_), *this),
       status_(loop,
               [](const std::string& text) { log::Write(log::Level::kInfo, "waiting", text); }),
-      oom_watch_(OomWatch::Open()),
-      kernel_log_(KernelLog::Open()),
       pump_(loop, MakePumpOptions(options_)),
       link_(std::move(link)),
       ending_(
@@ -121,10 +103,7 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
           [this](LocalRank worker) {
             Feed(WorkerGreeted{assignment().round, worker});
           },
-          [this](LocalRank worker) {
-            left_silently_.insert(worker);
-            WarnOfSilentEnd(worker);
-          },
+          [this](LocalRank worker) { exits_.OnSilentLeave(worker); },
           [this](LocalRank worker, WorkerPromise promise) {
             Feed(WorkerPromised{assignment().round, worker, promise.obeys, promise.floor,
                                 promise.survives, promise.awaits_round});
@@ -152,6 +131,13 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
              [this](const HttpRequest& request, HttpDoor::Tell tell) {
                TellMetrics(request, std::move(tell));
              }),
+      exits_({.options = options_,
+              .roster = roster_,
+              .pump = pump_,
+              .hang_watch = hang_watch_,
+              .followers = sight_.log_followers,
+              .on_failure = [this](const WorkerFailure& failure) { NoteFailure(failure); },
+              .on_exit = [this](WorkerExited exited) { Feed(std::move(exited)); }}),
       before_workers_(
           loop, guardian_, MakeNetworkOptions(options_),
           [this](StoreOperation operation, auto then) {
@@ -360,111 +346,12 @@ void Agent::OnSpawned(uint64_t worker_id, int pid, bool is_forked) {
 
 void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
   if (before_workers_.hook().OnSpawnFailed(worker_id, status)) return;
-  const std::optional<RunningWorker> worker = roster_.Take(worker_id);
-  if (!worker) return;
-  WorkerFailure failure{.rank = worker->rank,
-                        .local_rank = worker->local_rank,
-                        .node_rank = assignment().node_rank,
-                        .node_name = options_.node.name,
-                        .exit_code = status.code() == absl::StatusCode::kNotFound ? 127 : 126,
-                        .start_failed = true,
-                        .message = std::string(status.message()),
-                        .unix_millis = absl::ToUnixMillis(absl::Now())};
-  NoteFailure(failure);
-  Feed(WorkerExited{worker->round, worker->local_rank, std::move(failure)});
+  exits_.OnSpawnFailed(worker_id, status);
 }
 
 void Agent::OnExited(const WorkerExit& exit) {
   if (before_workers_.hook().OnExited(exit)) return;
-  const std::optional<RunningWorker> taken = roster_.Take(exit.worker_id);
-  if (!taken) return;
-  const RunningWorker& worker = *taken;
-  const bool is_well = exit.exit_code == 0 && exit.signal == 0;
-  hang_watch_.OnEnded(worker.local_rank.value(), is_well);
-  if (is_well) {
-    pump_.DrainNow(worker.local_rank);
-    ended_with_zero_.insert(worker.local_rank);
-    WarnOfSilentEnd(worker.local_rank);
-    auto tell = [this, round = worker.round, local_rank = worker.local_rank] {
-      Feed(WorkerExited{round, local_rank, std::nullopt});
-    };
-    if (!worker.signals.empty() || !IsFollowed()) return tell();
-    // Once its files have been written.
-    return pump_.TakeLastWords(worker.local_rank, kLastWordsTime,
-                               [this, tell](LastWords) { sight_.log_followers.AwaitLook(tell); });
-  }
-  // Before any of the others is signalled.
-  if (exit.signal == SIGABRT && worker.signals.empty()) {
-    hang_watch_.OnAborted(worker.local_rank.value());
-  }
-  WorkerFailure failure{.exit_code = exit.exit_code, .signal = exit.signal};
-  const bool was_ours = absl::c_linear_search(worker.signals, exit.signal);
-  if (exit.signal == SIGKILL && !was_ours) {
-    failure.probably_out_of_memory = oom_watch_.HasNewKills();
-  }
-  if (exit.signal != 0) {
-    failure.message = Explain({.pid = worker.pid,
-                               .signal = exit.signal,
-                               .has_core = exit.has_core,
-                               .was_ours = was_ours,
-                               .was_out_of_memory = failure.probably_out_of_memory,
-                               .kernel_lines = kernel_log_.Lines(),
-                               .core_pattern = ReadCorePattern()});
-  }
-  FeedFailure(worker, std::move(failure));
-}
-
-// The end of the process and that of its connection are heard of in either order.
-void Agent::WarnOfSilentEnd(LocalRank worker) {
-  if (!left_silently_.contains(worker) || !ended_with_zero_.contains(worker)) return;
-  log::Write(
-      log::Level::kWarning, "exit_without_goodbye",
-      absl::StrCat("rank ", assignment().first_rank.value() + worker.value(), " (local rank ",
-                   worker.value(), ") exited with code 0 before its program had finished ",
-                   "(it did not call Runtime::Finish); the other ranks may wait for it"),
-      {{"run", options_.spec.run_id},
-       {"round", ToString(assignment().round)},
-       {"node", options_.node.name}});
-}
-
-void Agent::FeedFailure(const RunningWorker& worker, WorkerFailure failure) {
-  failure.rank = worker.rank;
-  failure.local_rank = worker.local_rank;
-  failure.node_rank = assignment().node_rank;
-  failure.node_name = options_.node.name;
-  failure.pid = worker.pid;
-  failure.unix_millis = absl::ToUnixMillis(absl::Now());
-  // What we end ourselves, for the sake of another or of the job, has not failed.
-  const bool is_its_own = worker.signals.empty() || !worker.why_ended.empty();
-  auto finish = [this, is_its_own, failure = std::move(failure), seen = MonoNow(),
-                 round = worker.round, error_file = worker.error_file,
-                 why = worker.why_ended](LastWords words) mutable {
-    failure.last_output = std::move(words.output);
-    if (words.error) {
-      failure.error_file = error_file;
-      failure.message = JoinMessage(*words.error);
-      if (words.error->unix_millis) failure.unix_millis = *words.error->unix_millis;
-    }
-    if (!why.empty()) failure.message = why;
-    if (!words.files_answered) {
-      log::Write(log::Level::kWarning, "log_files_hang",
-                 absl::StrCat("cannot read what rank ", ToString(failure.rank), " wrote below ",
-                              options_.run_directory, ": its file system does not answer"));
-    }
-    hang_watch_.BeforeReport(
-        [this, is_its_own, round, seen, failure = std::move(failure)]() mutable {
-          hang_watch_.TellWhoEnded(failure);
-          if (is_its_own) NoteFailure(failure);
-          auto tell = [this, round, seen, failure = std::move(failure)]() mutable {
-            failure.age = MonoNow() - seen;
-            const LocalRank local_rank = failure.local_rank;
-            Feed(WorkerExited{round, local_rank, std::move(failure)});
-          };
-          if (!is_its_own || !IsFollowed()) return tell();
-          sight_.log_followers.AwaitLook(std::move(tell));
-        });
-  };
-  pump_.TakeLastWords(worker.local_rank, kLastWordsTime, std::move(finish));
+  exits_.OnExited(exit);
 }
 
 // --- The watch
@@ -483,14 +370,11 @@ void Agent::OnExpired(int pid, std::string why) {
   worker->why_ended = std::move(why);
 }
 
-// It is given up: its exit, should it come, is nobody's concern any more.
 void Agent::OnStuck(int pid, const std::string& why) {
-  const RunningWorker* const found = roster_.FindByPid(pid);
-  if (found == nullptr) return;
-  guardian_.SignalGroup(found->id, SIGKILL);
-  std::optional<RunningWorker> worker = roster_.Take(found->id);
-  worker->why_ended = why;
-  FeedFailure(*worker, {.signal = SIGKILL});
+  const RunningWorker* const worker = roster_.FindByPid(pid);
+  if (worker == nullptr) return;
+  guardian_.SignalGroup(worker->id, SIGKILL);
+  exits_.OnGivenUp(worker->id, why);
 }
 
 void Agent::OnGuardianLost(const std::string& reason) {

@@ -14,16 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/btree_set.h"
 #include "agent/agent_ending.h"
+#include "agent/agent_options.h"
 #include "agent/before_workers.h"
 #include "agent/console/log_pump.h"
 #include "agent/core/agent_core.h"
 #include "agent/core/worker_environment.h"
 #include "agent/core_runner.h"
 #include "agent/guardian/guardian.h"
-#include "agent/machine/kernel_log.h"
-#include "agent/machine/oom_watch.h"
 #include "agent/machine/worker_ports.h"
 #include "agent/sight/agent_metrics.h"
 #include "agent/sight/agent_sight.h"
@@ -33,6 +31,7 @@
 #include "agent/watch/torch_programs.h"
 #include "agent/worker_service.h"
 #include "agent/worker_watch.h"
+#include "agent/workers/worker_exits.h"
 #include "agent/workers/worker_roster.h"
 #include "agent/workers/worker_signals.h"
 #include "asio/io_context.hpp"
@@ -43,28 +42,6 @@
 #include "rendezvous/status/status_page.h"
 
 namespace muster::agent {
-
-struct AgentOptions {
-  JobSpec spec;  // validated
-  NodeDescription node;
-  std::vector<std::string> worker_command;   // argv of every worker
-  EnvironmentMap environment;                // what workers inherit
-  std::vector<std::string> visible_devices;  // by local rank; empty: untouched
-  std::vector<std::vector<int>> cpus;        // by local rank; empty: not bound
-  std::string run_directory;                 // of logs and error files
-  // With its parent: removed at the end if nothing was written.
-  bool run_directory_is_temporary = false;
-  std::string runtime_directory;  // 0700, for the workers' socket
-  // Shared by the copies of these options: see leftovers.h. The job's end unlocks it.
-  std::shared_ptr<UniqueFd> runtime_lock;
-  std::string server;  // for messages
-  bool hosts_server = false;
-  WatchOptions watch;
-  NodeFacts facts;  // what must be alike on all nodes; empty: nothing is compared
-  // The sender may have signalled every process below us too, as Slurm does with
-  // proctrack/linuxproc: workers shall get it once.
-  bool signals_may_reach_workers = false;
-};
 
 class Agent : private CoreRunner::Shell {
  public:
@@ -138,10 +115,6 @@ class Agent : private CoreRunner::Shell {
   void OnStuck(int pid, const std::string& why);
   void OnGuardianLost(const std::string& reason);
   void SettleRunDirectory(std::function<void()> settled);
-  void WarnOfSilentEnd(LocalRank worker);
-  // Adds what `worker` has said to `failure`, and what is known of it, and feeds it to the core as
-  // the worker's exit: once its files have been read.
-  void FeedFailure(const RunningWorker& worker, WorkerFailure failure);
   void MakeBoards();
   void PrepareTorchPrograms();
   WorkerEnvContext MakeEnvContext() const;
@@ -165,8 +138,6 @@ class Agent : private CoreRunner::Shell {
   void LookHere(const Inquiry& inquiry, TellPart then);
   void TellStacks(const Inquiry& inquiry, InquiryPart part, TellPart then);
   void TellLogs(const Inquiry& inquiry, InquiryPart part, TellPart then);
-  // Somebody follows the log files, and is to see the last lines of a worker that ends.
-  bool IsFollowed() const { return sight_.log_followers.AreThere(MonoNow()); }
   void TellFigures(const Inquiry& inquiry, InquiryPart part, TellPart then);
   void TellMetrics(const HttpRequest& request, HttpDoor::Tell tell);
   // Figures of the ranks, without a look at their processes.
@@ -190,8 +161,6 @@ class Agent : private CoreRunner::Shell {
   // Loop thread only. Destroyed in reverse: the guardian goes first and takes the workers with it.
   CoreRunner runner_;
   StatusLine status_;
-  OomWatch oom_watch_;
-  KernelLog kernel_log_;
   LogPump pump_;
   std::unique_ptr<rendezvous::RendezvousLink> link_;
   AgentEnding ending_;
@@ -201,14 +170,12 @@ class Agent : private CoreRunner::Shell {
   WorkerService worker_service_;
   WorkerRoster roster_;
   WorkerSignals signals_;
-  // Workers of this round that closed their connection without a goodbye, and that exited with 0.
-  absl::btree_set<LocalRank> left_silently_;
-  absl::btree_set<LocalRank> ended_with_zero_;
   bool is_starting_ = false;  // the log files of the round are being opened, or its hook runs
   WorkerWatch watch_;
   HangWatch hang_watch_;
   TorchPrograms torch_programs_;
   AgentSight sight_;
+  WorkerExits exits_;
   BeforeWorkers before_workers_;
   GuardianClient guardian_;
 };

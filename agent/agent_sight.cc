@@ -150,7 +150,7 @@ void Agent::TellFigures(const Inquiry& inquiry, InquiryPart part, TellPart then)
   const std::vector<status::RankFigures> ranks = RanksHere(inquiry.rank);
   sight_.figures.Run<status::FiguresOfNode>(
       kFiguresPatience,
-      [reader = sight_.reader, ranks, lines = kernel_log_.Lines()] {
+      [reader = sight_.reader, ranks, lines = exits_.KernelLines()] {
         return reader->Read(ranks, lines, MonoNow());
       },
       [part = std::move(part), ranks, bytes_max = inquiry.bytes_max,
@@ -199,7 +199,7 @@ void Agent::TellMetrics(const HttpRequest& request, HttpDoor::Tell tell) {
   sight_.figures.Run<std::string>(
       kFiguresPatience,
       [reader = sight_.metrics_reader, ranks = RanksHere(std::nullopt), figures = FiguresHere(),
-       lines = kernel_log_.Lines()]() mutable {
+       lines = exits_.KernelLines()]() mutable {
         figures.of_node = reader->Read(ranks, lines, MonoNow());
         return AgentMetrics(figures);
       },

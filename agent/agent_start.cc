@@ -30,9 +30,7 @@ void Agent::Perform(const StartWorkers& effect) {
   worker_service_.StartRound(assignment().round, assignment().instance);
   watch_.StartRound();
   hang_watch_.OnReformed();
-  kernel_log_.Forget();
-  left_silently_.clear();
-  ended_with_zero_.clear();
+  exits_.StartRound();
   log::Write(log::Level::kDebug, "round_started", assignment().reason,
              {{"run", options_.spec.run_id},
               {"round", ToString(assignment().round)},
