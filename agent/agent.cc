@@ -70,14 +70,6 @@ log::Level ToLogLevel(Announce::Level level) {
   return log::Level::kInfo;
 }
 
-RoundNetworkOptions MakeNetworkOptions(const AgentOptions& options) {
-  return {.use = options.spec.network,
-          .node_name = options.node.name,
-          .address = options.node.address,
-          .facts = options.facts,
-          .inherited = options.environment};
-}
-
 }  // namespace
 
 Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardian,
@@ -96,7 +88,6 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
                [this](std::function<void()> settled) { SettleRunDirectory(std::move(settled)); },
            .on_finished = std::move(on_finished)},
           guardian_, *link_),
-      torch_store_(options_.spec.store_clients),
       worker_service_(
           loop, [this](const StoreRequest& request) { Forward(request); },
           [this] { return core().MayPublish(MonoNow()); },
@@ -117,16 +108,6 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
               [this](WatchEvent event, const std::string& text) { OnSaidByWatch(event, text); }),
           [this](int pid, const std::string& why) { signals_.End(roster_.FindByPid(pid), why); },
           [this](const verdict::NodeWord& word) { link_->SendWatchWord(word); }),
-      torch_programs_(
-          loop, EffectiveWatch(options_.spec) != WatchMode::kOff,
-          [this](const GroupCalls::Line& line) {
-            log::Write(line.is_warning ? log::Level::kWarning : log::Level::kInfo, "group",
-                       line.text,
-                       {{"run", options_.spec.run_id},
-                        {"round", ToString(assignment().round)},
-                        {"node", options_.node.name}});
-          },
-          [this] { before_workers_.warm().OnListed(); }),
       sight_(loop, MakeSightSources(),
              [this](const HttpRequest& request, HttpDoor::Tell tell) {
                TellMetrics(request, std::move(tell));
@@ -138,16 +119,17 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
               .followers = sight_.log_followers,
               .on_failure = [this](const WorkerFailure& failure) { NoteFailure(failure); },
               .on_exit = [this](WorkerExited exited) { Feed(std::move(exited)); }}),
-      before_workers_(
-          loop, guardian_, MakeNetworkOptions(options_),
-          [this](StoreOperation operation, auto then) {
-            worker_service_.AskForAgent(std::move(operation), std::move(then));
-          },
-          {.modules = options_.spec.program.warm, .runtime_directory = options_.runtime_directory},
-          [this](const std::string& text) {
-            log::Write(log::Level::kInfo, "warm", text,
-                       {{"run", options_.spec.run_id}, {"node", options_.node.name}});
-          }),
+      round_(loop,
+             {.options = options_,
+              .roster = roster_,
+              .pump = pump_,
+              .status = status_,
+              .hang_watch = hang_watch_,
+              .guardian = guardian_,
+              .shell = *this},
+             [this](StoreOperation operation, auto then) {
+               worker_service_.AskForAgent(std::move(operation), std::move(then));
+             }),
       guardian_(loop, std::move(guardian), MakeGuardianListener()) {}
 
 absl::Status Agent::Start() {
@@ -156,7 +138,7 @@ absl::Status Agent::Start() {
       worker_service_.Listen(absl::StrCat(options_.runtime_directory, "/agent.sock")));
   MUSTER_RETURN_IF_ERROR(
       sight_.desk.Listen(absl::StrCat(options_.runtime_directory, "/", kSightSocketName)));
-  PrepareTorchPrograms();
+  round_.PrepareTorchPrograms();
   MUSTER_RETURN_IF_ERROR(watch_.Start());
   // Not before it is ours.
   if (!options_.watch.timer_pipe.empty()) guardian_.RemoveAtEnd(options_.watch.timer_pipe);
@@ -203,31 +185,33 @@ void Agent::OnEffect(const Effect& effect) {
 
 void Agent::Perform(const SendReport& effect) { link_->SendReport(effect.report); }
 
-void Agent::Perform(const ReservePorts&) {
-  torch_store_.EndRound();
-  const JobSpec& spec = options_.spec;
-  const absl::Status reserved =
-      ports_.Reserve(options_.node.local_world_size, spec.worker_ports, spec.worker_master_port);
-  if (!reserved.ok()) return Feed(PortsFailed{reserved});
-  Feed(PortsReserved{.store_port = ports_.store_port(), .worker_ports = ports_.worker_ports()});
+void Agent::Perform(const ReservePorts&) { Feed(round_.ReservePorts()); }
+
+void Agent::Perform(const StartWorkers& effect) {
+  // One that has died since it was kept is replaced.
+  roster_.StartRound(effect.assignment, effect.kept);
+  worker_service_.StartRound(assignment().round, assignment().instance);
+  watch_.StartRound();
+  hang_watch_.OnReformed();
+  exits_.StartRound();
+  log::Write(log::Level::kDebug, "round_started", assignment().reason,
+             {{"run", options_.spec.run_id},
+              {"round", ToString(assignment().round)},
+              {"node", options_.node.name},
+              {"world_size", absl::StrCat(assignment().world_size)}});
+  NoteRound();
+  round_.Start();
 }
 
 void Agent::Perform(const SignalWorkers& effect) {
-  if (core().phase() == NodePhase::kStopping) LeaveRound();
+  if (core().phase() == NodePhase::kStopping) round_.Leave();
   std::function<void()> send = signals_.Prepare(effect);
   if (effect.signal == SIGKILL) return send();
   hang_watch_.BeforeSignal(std::move(send));
 }
 
-void Agent::LeaveRound() {
-  torch_store_.StopTelling();
-  CancelStart();
-  torch_programs_.EndRound();
-  hang_watch_.OnStopping();
-}
-
 void Agent::Perform(const TellRoundOver& effect) {
-  LeaveRound();
+  round_.Leave();
   hang_watch_.BeforeSignal([this, effect, round = assignment().round] {
     if (round == assignment().round) {
       worker_service_.TellRoundOver(effect.is_followed, effect.reason);
@@ -268,7 +252,7 @@ void Agent::Perform(const Announce& effect) {
 }
 
 void Agent::Perform(const Finish& effect) {
-  torch_store_.EndRound();
+  round_.torch_store().EndRound();
   EndDiary(effect.outcome);
   pump_.CloseAttempt();
   worker_service_.Close();
@@ -321,7 +305,7 @@ GuardianListener Agent::MakeGuardianListener() {
                            bool is_forked) { OnSpawned(id, pid, is_forked); },
       .on_spawn_failed = [this](uint64_t id, absl::Status status) { OnSpawnFailed(id, status); },
       .on_exited = [this](const WorkerExit& exit) { OnExited(exit); },
-      .on_warm = [this](const WarmState& state) { before_workers_.warm().OnState(state); },
+      .on_warm = [this](const WarmState& state) { round_.before_workers().warm().OnState(state); },
       .on_empty =
           [this] {
             pump_.CloseAttempt(roster_.LocalRanks());
@@ -332,25 +316,50 @@ GuardianListener Agent::MakeGuardianListener() {
 
 // Its pidfd is not kept: hundreds of workers share one table of descriptors.
 void Agent::OnSpawned(uint64_t worker_id, int pid, bool is_forked) {
-  before_workers_.warm().OnSpawned(is_forked);
+  round_.before_workers().warm().OnSpawned(is_forked);
   RunningWorker* const worker = roster_.Find(worker_id);
   if (worker == nullptr) return;
   worker->pid = pid;
   const std::optional<ProcessInfo> process = ReadProcess(pid);
   worker->start_time = process ? process->start_time : 0;
-  torch_store_.AddWorker(worker->rank, pid);
-  hang_watch_.OnSpawned(worker->local_rank.value(), pid);
-  NoteStart(is_forked ? &status::WorkerStarts::forked : &status::WorkerStarts::fresh);
-  Feed(WorkerSpawned{worker->round, worker->local_rank, pid});
+  OnRuns(*worker, is_forked ? &status::WorkerStarts::forked : &status::WorkerStarts::fresh);
+}
+
+void Agent::OnRuns(const RunningWorker& worker, int status::WorkerStarts::*how) {
+  round_.torch_store().AddWorker(worker.rank, worker.pid);
+  hang_watch_.OnSpawned(worker.local_rank.value(), worker.pid);
+  NoteStart(how);
+  Feed(WorkerSpawned{worker.round, worker.local_rank, worker.pid});
+}
+
+void Agent::OnCannotStart(LocalRank local_rank, const absl::Status& why) {
+  if (roster_.IsKept(local_rank)) {
+    signals_.End(roster_.FindByLocalRank(local_rank), std::string(why.message()));
+  } else {
+    exits_.OnSpawnFailed(roster_.Add(local_rank).id, why);
+  }
+}
+
+void Agent::OnPlaceOfKept(LocalRank local_rank, std::vector<std::string> environment) {
+  RunningWorker* const worker = roster_.FindByLocalRank(local_rank);
+  if (worker == nullptr || !std::exchange(worker->is_kept, false)) return;
+  guardian_.SignalGroup(worker->id, SIGWINCH);  // its terminal may have another size
+  OnRuns(*worker, &status::WorkerStarts::kept);
+  if (worker_service_.SendNextRound(local_rank, environment)) {
+    Feed(WorkerPromised{.round = assignment().round, .local_rank = local_rank, .survives = true});
+  } else {
+    signals_.End(roster_.FindByLocalRank(local_rank),
+                 "it lost its connection to the agent while it awaited this round");
+  }
 }
 
 void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
-  if (before_workers_.hook().OnSpawnFailed(worker_id, status)) return;
+  if (round_.before_workers().hook().OnSpawnFailed(worker_id, status)) return;
   exits_.OnSpawnFailed(worker_id, status);
 }
 
 void Agent::OnExited(const WorkerExit& exit) {
-  if (before_workers_.hook().OnExited(exit)) return;
+  if (round_.before_workers().hook().OnExited(exit)) return;
   exits_.OnExited(exit);
 }
 
@@ -379,10 +388,7 @@ void Agent::OnStuck(int pid, const std::string& why) {
 
 void Agent::OnGuardianLost(const std::string& reason) {
   roster_.Forget();
-  if (std::exchange(is_starting_, false)) {
-    before_workers_.hook().Cancel();
-    pump_.CloseAttempt();
-  }
+  round_.Abandon();
   ending_.EndDescendants([this, reason] {
     pump_.CloseAttempt();
     RemoveOwnedPath(options_.runtime_directory);

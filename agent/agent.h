@@ -16,19 +16,15 @@
 
 #include "agent/agent_ending.h"
 #include "agent/agent_options.h"
-#include "agent/before_workers.h"
 #include "agent/console/log_pump.h"
 #include "agent/core/agent_core.h"
-#include "agent/core/worker_environment.h"
 #include "agent/core_runner.h"
 #include "agent/guardian/guardian.h"
-#include "agent/machine/worker_ports.h"
+#include "agent/local_round.h"
 #include "agent/sight/agent_metrics.h"
 #include "agent/sight/agent_sight.h"
 #include "agent/status_line.h"
-#include "agent/torch_store/store_host.h"
 #include "agent/watch/hang_watch.h"
-#include "agent/watch/torch_programs.h"
 #include "agent/worker_service.h"
 #include "agent/worker_watch.h"
 #include "agent/workers/worker_exits.h"
@@ -43,7 +39,7 @@
 
 namespace muster::agent {
 
-class Agent : private CoreRunner::Shell {
+class Agent : private CoreRunner::Shell, private LocalRound::Shell {
  public:
   // `link` is opened by Start. `on_finished` is called once, from the loop, after the link has been
   // closed.
@@ -75,7 +71,7 @@ class Agent : private CoreRunner::Shell {
   void PrintLine(const std::string& line);
   // Pairs of nodes of the last round that do not reach each other, one sentence each.
   const std::vector<std::string>& network_faults() const {
-    return before_workers_.network().faults();
+    return round_.before_workers().network().faults();
   }
 
  private:
@@ -85,7 +81,11 @@ class Agent : private CoreRunner::Shell {
   void OnRest() override { worker_service_.OnLease(); }
   void OnDeadline() override { guardian_.Wake(); }  // while it is stopped, no exits are heard of
 
-  void Feed(Event event) { runner_.Feed(std::move(event)); }
+  // --- LocalRound::Shell
+  void Feed(Event event) override { runner_.Feed(std::move(event)); }
+  void OnCannotStart(LocalRank local_rank, const absl::Status& why) override;
+  void OnPlaceOfKept(LocalRank local_rank, std::vector<std::string> environment) override;
+
   const AgentCore& core() const { return runner_.core(); }
   const Assignment& assignment() const { return roster_.assignment(); }
   void Perform(const SendReport& effect);
@@ -95,8 +95,6 @@ class Agent : private CoreRunner::Shell {
   void Perform(const EndWorker& effect);
   void Perform(const TellStop& effect);
   void Perform(const TellRoundOver& effect);
-  // The round is being stopped: nothing of it is started, watched or told any more.
-  void LeaveRound();
   void Perform(const SweepDescendants& effect);
   void Perform(const AwaitDescendants& effect);
   void Perform(const NameDescendants& effect);
@@ -108,6 +106,8 @@ class Agent : private CoreRunner::Shell {
   void Forward(StoreRequest request);
   GuardianListener MakeGuardianListener();
   void OnSpawned(uint64_t worker_id, int pid, bool is_forked);
+  // Its process, new or kept, works in the round from now on.
+  void OnRuns(const RunningWorker& worker, int status::WorkerStarts::*how);
   void OnSpawnFailed(uint64_t worker_id, const absl::Status& status);
   void OnExited(const WorkerExit& exit);
   WatchListener MakeWatchListener();
@@ -115,21 +115,6 @@ class Agent : private CoreRunner::Shell {
   void OnStuck(int pid, const std::string& why);
   void OnGuardianLost(const std::string& reason);
   void SettleRunDirectory(std::function<void()> settled);
-  void MakeBoards();
-  void PrepareTorchPrograms();
-  WorkerEnvContext MakeEnvContext() const;
-  // Once the log files are open: the network, then the hook.
-  void PrepareRound(std::vector<WorkerStreams> streams);
-  void RunHook(std::vector<WorkerStreams> streams);
-  // Without streams: says of each worker why it was not started.
-  void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
-  // Gives a worker that was kept its place in the round.
-  void Keep(const WorkerEnv& env);
-  std::vector<std::string> EnvironmentOfWorker(const WorkerEnv& env) const;
-  // Who has not come to PyTorch's store; empty where another node serves it.
-  StoreQuestion MakeStoreQuestion();
-  void CancelStart();
-  void Spawn(const WorkerEnv& env, const WorkerStreams& streams);
 
   // --- agent_sight.cc
   SightSources MakeSightSources();
@@ -164,19 +149,14 @@ class Agent : private CoreRunner::Shell {
   LogPump pump_;
   std::unique_ptr<rendezvous::RendezvousLink> link_;
   AgentEnding ending_;
-  WorkerPorts ports_;
-  StoreHost torch_store_;
-  std::vector<std::optional<BoardMemory>> boards_;  // by local rank
   WorkerService worker_service_;
   WorkerRoster roster_;
   WorkerSignals signals_;
-  bool is_starting_ = false;  // the log files of the round are being opened, or its hook runs
   WorkerWatch watch_;
   HangWatch hang_watch_;
-  TorchPrograms torch_programs_;
   AgentSight sight_;
   WorkerExits exits_;
-  BeforeWorkers before_workers_;
+  LocalRound round_;
   GuardianClient guardian_;
 };
 

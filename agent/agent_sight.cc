@@ -243,7 +243,7 @@ void Agent::KeepDiary() {
       case NodePhase::kJoining:
         return Spent::kForming;
       case NodePhase::kRunning:
-        if (is_starting_) return Spent::kPreparing;
+        if (round_.is_starting()) return Spent::kPreparing;
         return hang_watch_.IsSomebodyAwaited() ? Spent::kHung : Spent::kRunning;
       case NodePhase::kWaiting:
         return Spent::kWaiting;
@@ -262,6 +262,7 @@ void Agent::KeepDiary() {
 }
 
 void Agent::NoteRound() {
+  sight_.starts = {};
   sight_.diary.Note({.what = status::kRound,
                      .round = assignment().round.value(),
                      .restart_count = assignment().restart_count,
@@ -279,7 +280,7 @@ void Agent::NoteStart(int status::WorkerStarts::*how) {
   const bool is_again = assignment().restart_count > 0 && sight_.starts.fresh > 0;
   sight_.diary.Note({.what = status::kStarted,
                      .round = assignment().round.value(),
-                     .text = is_again ? before_workers_.warm().why_afresh() : "",
+                     .text = is_again ? round_.before_workers().warm().why_afresh() : "",
                      .starts = sight_.starts},
                     NowByBothClocks());
 }
