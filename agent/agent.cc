@@ -103,21 +103,26 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
       watch_(loop, options_.watch, MakeWatchListener()),
       hang_watch_(
           loop,
-          MakeHangWatchOptions(
-              options_,
-              [this](WatchEvent event, const std::string& text) { OnSaidByWatch(event, text); }),
+          MakeHangWatchOptions(options_,
+                               [this](WatchEvent event, const std::string& text) {
+                                 sight_.diary().NoteWatch(event, text);
+                                 KeepDiary();
+                               }),
           [this](int pid, const std::string& why) { signals_.End(roster_.FindByPid(pid), why); },
           [this](const verdict::NodeWord& word) { link_->SendWatchWord(word); }),
-      sight_(loop, MakeSightSources(),
-             [this](const HttpRequest& request, HttpDoor::Tell tell) {
-               TellMetrics(request, std::move(tell));
-             }),
+      sight_(loop, {.options = options_,
+                    .core = core(),
+                    .roster = roster_,
+                    .hang_watch = hang_watch_,
+                    .link = *link_,
+                    .kernel_lines = [this] { return exits_.KernelLines(); }}),
       exits_({.options = options_,
               .roster = roster_,
               .pump = pump_,
               .hang_watch = hang_watch_,
-              .followers = sight_.log_followers,
-              .on_failure = [this](const WorkerFailure& failure) { NoteFailure(failure); },
+              .followers = sight_.followers(),
+              .on_failure =
+                  [this](const WorkerFailure& failure) { sight_.diary().NoteFailure(failure); },
               .on_exit = [this](WorkerExited exited) { Feed(std::move(exited)); }}),
       round_(loop,
              {.options = options_,
@@ -137,21 +142,21 @@ absl::Status Agent::Start() {
   MUSTER_RETURN_IF_ERROR(
       worker_service_.Listen(absl::StrCat(options_.runtime_directory, "/agent.sock")));
   MUSTER_RETURN_IF_ERROR(
-      sight_.desk.Listen(absl::StrCat(options_.runtime_directory, "/", kSightSocketName)));
+      sight_.desk().Listen(absl::StrCat(options_.runtime_directory, "/", kSightSocketName)));
   round_.PrepareTorchPrograms();
   MUSTER_RETURN_IF_ERROR(watch_.Start());
   // Not before it is ours.
   if (!options_.watch.timer_pipe.empty()) guardian_.RemoveAtEnd(options_.watch.timer_pipe);
   if (options_.watch.health_port != 0) {
     // At every address, as users of the variable expect.
-    const absl::StatusOr<int> port = sight_.health.Listen("", options_.watch.health_port);
+    const absl::StatusOr<int> port = sight_.health().Listen("", options_.watch.health_port);
     if (!port.ok()) {
       log::Write(log::Level::kWarning, "health_port",
                  absl::StrCat("TORCHELASTIC_HEALTH_CHECK_PORT=", options_.watch.health_port,
                               ": cannot listen: ", port.status().message()));
     }
   }
-  BeginDiary();
+  sight_.diary().Begin();
   Feed(Started{});
   link_->Open(MakeLinkListener());
   return absl::OkStatus();
@@ -199,7 +204,7 @@ void Agent::Perform(const StartWorkers& effect) {
               {"round", ToString(assignment().round)},
               {"node", options_.node.name},
               {"world_size", absl::StrCat(assignment().world_size)}});
-  NoteRound();
+  sight_.diary().NoteRound();
   round_.Start();
 }
 
@@ -247,21 +252,17 @@ void Agent::Perform(const Announce& effect) {
              {{"run", options_.spec.run_id},
               {"round", ToString(core().round())},
               {"node", options_.node.name}});
-  sight_.diary.Note({.what = status::kSaid, .round = core().round().value(), .text = effect.text},
-                    NowByBothClocks());
+  sight_.diary().NoteSaid(core().round(), effect.text);
 }
 
 void Agent::Perform(const Finish& effect) {
   round_.torch_store().EndRound();
-  EndDiary(effect.outcome);
+  sight_.diary().End(effect.outcome);
   pump_.CloseAttempt();
   worker_service_.Close();
   watch_.Stop();
   hang_watch_.OnStopping();
-  sight_.health.Close();
-  sight_.metrics.Close();
-  sight_.desk.Close();
-  sight_.next_steps.cancel();
+  sight_.Close();
   ending_.Begin(effect);
 }
 
@@ -269,7 +270,7 @@ void Agent::SettleRunDirectory(std::function<void()> settled) {
   if (options_.run_directory_is_temporary && !hang_watch_.HasWritten()) {
     pump_.RemoveRunIfUnused(kFarewell, std::move(settled));
   } else {
-    sight_.diary_file.Close(std::move(settled));
+    sight_.diary().Close(std::move(settled));
   }
 }
 
@@ -288,9 +289,9 @@ rendezvous::LinkListener Agent::MakeLinkListener() {
       .on_directive = [this](Directive d) { Feed(DirectiveArrived{std::move(d)}); },
       .on_store_reply = [this](StoreReply reply) { worker_service_.OnReply(reply); },
       .on_watch_order = [this](const verdict::WatchOrder& order) { hang_watch_.OnOrder(order); },
-      .on_inquiry = [this](const Inquiry& inquiry) { sight_.desk.OnInquiry(inquiry); },
+      .on_inquiry = [this](const Inquiry& inquiry) { sight_.desk().OnInquiry(inquiry); },
       .on_inquiry_answer =
-          [this](InquiryAnswer answer) { sight_.desk.OnAnswer(std::move(answer)); },
+          [this](InquiryAnswer answer) { sight_.desk().OnAnswer(std::move(answer)); },
       .on_state =
           [this](bool up, std::string detail, absl::Status fatal) {
             Feed(LinkChanged{up, std::move(detail), std::move(fatal)});
@@ -328,7 +329,7 @@ void Agent::OnSpawned(uint64_t worker_id, int pid, bool is_forked) {
 void Agent::OnRuns(const RunningWorker& worker, int status::WorkerStarts::*how) {
   round_.torch_store().AddWorker(worker.rank, worker.pid);
   hang_watch_.OnSpawned(worker.local_rank.value(), worker.pid);
-  NoteStart(how);
+  sight_.diary().NoteStart(how, round_.before_workers().warm().why_afresh());
   Feed(WorkerSpawned{worker.round, worker.local_rank, worker.pid});
 }
 

@@ -1,15 +1,13 @@
 // The shell of one node's agent: performs what AgentCore decides, and turns what happens into its
 // events.
 //
-// Owns the guardian's client, the log pump, the reserved ports and the workers' socket. One event
-// loop, loop thread only; nothing here decides. The launcher creates it
-// (launcher/commands/run_command.cc) and is told the outcome by `on_finished`.
+// Agent is who of its parts hears of what: each owns its own state, and Agent has none besides. One
+// event loop, loop thread only. The launcher creates it (launcher/commands/run_command.cc) and is
+// told the outcome by `on_finished`.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,11 +15,9 @@
 #include "agent/agent_ending.h"
 #include "agent/agent_options.h"
 #include "agent/console/log_pump.h"
-#include "agent/core/agent_core.h"
 #include "agent/core_runner.h"
 #include "agent/guardian/guardian.h"
 #include "agent/local_round.h"
-#include "agent/sight/agent_metrics.h"
 #include "agent/sight/agent_sight.h"
 #include "agent/status_line.h"
 #include "agent/watch/hang_watch.h"
@@ -35,7 +31,6 @@
 #include "proto/spec/job_spec.h"
 #include "proto/spec/worker_env.h"
 #include "rendezvous/link/rendezvous_link.h"
-#include "rendezvous/status/status_page.h"
 
 namespace muster::agent {
 
@@ -52,7 +47,9 @@ class Agent : private CoreRunner::Shell, private LocalRound::Shell {
   // Serves metrics at `at`, to those who show `token`; to everyone where it is empty. The port.
   //
   // Errors: as HttpDoor::Listen.
-  absl::StatusOr<int> ServeMetrics(const Endpoint& at, std::string token);
+  absl::StatusOr<int> ServeMetrics(const Endpoint& at, std::string token) {
+    return sight_.metrics().Listen(at, std::move(token));
+  }
   // A signal that the launcher got.
   void OnSignal(int signal);
   // The job's time will be up after a grace from now: workers that obey stops leave after one step.
@@ -114,31 +111,9 @@ class Agent : private CoreRunner::Shell, private LocalRound::Shell {
   void OnExpired(int pid, std::string why);
   void OnStuck(int pid, const std::string& why);
   void OnGuardianLost(const std::string& reason);
-  void SettleRunDirectory(std::function<void()> settled);
-
-  // --- agent_sight.cc
-  SightSources MakeSightSources();
-  status::StatusPage OwnPage(const std::string& why) const;
-  using TellPart = absl::AnyInvocable<void(InquiryPart)>;
-  void LookHere(const Inquiry& inquiry, TellPart then);
-  void TellStacks(const Inquiry& inquiry, InquiryPart part, TellPart then);
-  void TellLogs(const Inquiry& inquiry, InquiryPart part, TellPart then);
-  void TellFigures(const Inquiry& inquiry, InquiryPart part, TellPart then);
-  void TellMetrics(const HttpRequest& request, HttpDoor::Tell tell);
-  // Figures of the ranks, without a look at their processes.
-  std::vector<status::RankFigures> RanksHere(std::optional<int> only);
-  AgentFigures FiguresHere() const;
-  void BeginDiary();
   // Time may be spent on something else than before.
-  void KeepDiary();
-  void AwaitNextSteps();
-  void NoteRound();
-  // Counts a worker that runs; the last of the round makes an entry of the diary.
-  void NoteStart(int status::WorkerStarts::*how);
-  void NoteFailure(const WorkerFailure& failure);
-  void NoteSteps();
-  void OnSaidByWatch(WatchEvent event, const std::string& text);
-  void EndDiary(const JobOutcome& outcome);
+  void KeepDiary() { sight_.diary().TurnTo(core().phase(), round_.is_starting()); }
+  void SettleRunDirectory(std::function<void()> settled);
 
   // Constant after construction.
   AgentOptions options_;

@@ -5,7 +5,7 @@
 // event means to all of them.
 //
 // The walk of one value: a Directive{RunRound} arrives as DirectiveArrived -> Effect
-// StartWorkers{Assignment} -> the shell (agent/agent.cc) spawns through the guardian ->
+// StartWorkers{Assignment} -> the shell (agent/local_round.cc) spawns through the guardian ->
 // WorkerExited comes back -> the state of the group is reported to the rendezvous (SendReport),
 // whose next directive says restart, or end.
 //

@@ -1,5 +1,5 @@
-// Assignment -> the environment contract of each local worker. Called by agent/agent.cc when it
-// performs StartWorkers; the variables themselves are written by proto/spec/worker_env.
+// Assignment -> the environment contract of each local worker. Called by agent/local_round.cc; the
+// variables themselves are written by proto/spec/worker_env.
 //
 // Pure.
 #pragma once

@@ -6,11 +6,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "agent/machine/nvml.h"
 #include "proto/base/mono_time.h"
 #include "rendezvous/status/figures.h"
 
 namespace muster::agent {
+
+// How long it is waited for: less than the server gives (TimeFor).
+inline constexpr absl::Duration kFiguresPatience = absl::Milliseconds(1500);
 
 struct FiguresOptions {
   std::string proc = "/proc";

@@ -1,10 +1,9 @@
 // The shell of TorchStoreCore: listens at a round's MASTER_ADDR:MASTER_PORT, on a thread of its
 // own.
 //
-// The agent of node 0 makes one for each round (agent/agent.cc, StartWorkers) and ends it before
-// the next. Nothing of a round is left in the next: listener, connections and keys go with the
-// server, the connections by a reset, so that a fixed --master_port can be listened on again at
-// once.
+// The agent of node 0 makes one for each round (store_host.h) and ends it before the next. Nothing
+// of a round is left in the next: listener, connections and keys go with the server, the
+// connections by a reset, so that a fixed --master_port can be listened on again at once.
 #pragma once
 
 #include <sys/types.h>

@@ -11,23 +11,10 @@
 
 #include "asio/io_context.hpp"
 #include "tests/support/files.h"
+#include "tests/unit/agent/fake_link.h"
 
 namespace muster::agent {
 namespace {
-
-class FakeLink : public rendezvous::RendezvousLink {
- public:
-  void Open(rendezvous::LinkListener) override {}
-  void SendReport(const AgentReport&) override {}
-  void SendStoreRequest(const StoreRequest&) override {}
-  void SendWatchWord(const verdict::NodeWord&) override {}
-  void SendInquiry(const Inquiry&) override {}
-  void SendInquiryReply(const InquiryReply&) override {}
-  void Close(absl::Duration, std::function<void()> on_closed) override {
-    this->on_closed = std::move(on_closed);
-  }
-  std::function<void()> on_closed;
-};
 
 class Ending : public ::testing::Test {
  protected:
