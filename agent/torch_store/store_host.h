@@ -26,7 +26,7 @@ class StoreHost {
   // Begins the part at `host`:`port`, what the workers of the round know as MASTER_ADDR and
   // MASTER_PORT. The part in the last round has ended. `status` says whether it could.
   void StartRound(const Assignment& assignment, const std::string& host, int port);
-  // Of the last start.
+  // How the last start went.
   //
   // Errors: kResourceExhausted: no threads or descriptors; TorchStoreServer::Start's. Only where
   //         the store is served: a witness only says what would be said later, or not at all.

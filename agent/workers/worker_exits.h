@@ -1,7 +1,7 @@
-// What becomes of a worker's exit. That of one that has failed is told with all that this node knows
-// of the reason, once its last words have been read and the watch has asked what the others called.
-// That of one that has succeeded is told at once, unless people follow its log files: they see the
-// end of those before.
+// What becomes of a worker's exit. That of one that has failed is told with all that this node
+// knows of the reason, once its last words have been read and the watch has asked what the others
+// called. That of one that has succeeded is told at once, unless people follow its log files: they
+// see the end of those before.
 //
 // One event loop, loop thread only.
 #pragma once

@@ -44,7 +44,7 @@ class WorkerRoster {
   uint64_t NewId() { return next_id_++; }
   // A worker of this round, with an id of its own.
   RunningWorker& Add(LocalRank local_rank, std::string error_file = "");
-  // Null, or nothing: there is none.
+  // Pointers are null where there is none.
   RunningWorker* Find(uint64_t id);
   RunningWorker* FindByPid(pid_t pid);
   RunningWorker* FindByLocalRank(LocalRank local_rank);  // of any round
