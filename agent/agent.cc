@@ -4,9 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/core/worker_environment.h"
 #include "agent/machine/descendants.h"
-#include "agent/process/board_memory.h"
 #include "agent/process/runtime_directory.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/log.h"

@@ -32,7 +32,7 @@ struct AgentEndingOptions {
 
 class AgentEnding {
  public:
-  // `guardian` and `link` are used in calls of this class alone, and by what they bring about.
+  // `guardian` and `link` are used in Begin alone.
   AgentEnding(asio::io_context& loop, AgentEndingOptions options, GuardianClient& guardian,
               rendezvous::RendezvousLink& link);
   ~AgentEnding() { mailbox_.Close(); }

@@ -39,7 +39,8 @@ class LocalRound {
     // The others have been asked for, and this one was kept: `environment` is its place.
     virtual void OnPlaceOfKept(LocalRank local_rank, std::vector<std::string> environment) = 0;
   };
-  // What it acts with; all of it outlives this. The constructor uses only the options.
+  // What it acts with. All of it but the guardian outlives this; the constructor uses the options
+  // alone.
   struct Parts {
     const AgentOptions& options;
     WorkerRoster& roster;

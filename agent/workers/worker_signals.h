@@ -20,8 +20,8 @@ namespace muster::agent {
 
 class WorkerSignals {
  public:
-  // `roster` and `guardian` are used in calls of this class alone. `may_reach_workers`: signals
-  // that we get may have been sent to them too.
+  // `may_reach_workers`: signals that we get may have been sent to them too. `guardian` may go
+  // before this, whose destructor does not use it.
   WorkerSignals(asio::io_context& loop, WorkerRoster& roster, GuardianClient& guardian,
                 bool may_reach_workers);
 
