@@ -9,6 +9,7 @@
 
 #include "muster/plan.h"
 #include "worker_runtime/plan/compile_program.h"
+#include "worker_runtime/plan/program_draft.h"
 #include "worker_runtime/plan/stage_order.h"
 
 namespace muster::plan {
@@ -119,6 +120,23 @@ struct Job {
   Plan plan;
   std::vector<ParameterInfo> parameters;
   std::vector<StageInfo> stages;
+};
+
+// A draft of the program of `rank`, before it has actions. `job` outlives it.
+struct DraftOf {
+  explicit DraftOf(const Job& job, int rank = 0)
+      : schedule(*ScheduleOf(job.plan, job.mesh.stages)),
+        input{.plan = job.plan,
+              .parameters = job.parameters,
+              .types = TypesOf(job.plan, job.dtype),
+              .mesh = job.mesh,
+              .stages = job.stages,
+              .schedule = &schedule},
+        draft(input, rank, /*the_reduces_each=*/true) {}
+
+  const Schedule schedule;
+  const ProgramInput input;
+  ProgramDraft draft;
 };
 
 }  // namespace muster::plan

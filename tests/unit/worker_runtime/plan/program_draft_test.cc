@@ -1,0 +1,60 @@
+#include "worker_runtime/plan/program_draft.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/worker_runtime/plan/programs.h"
+
+namespace muster::plan {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+TEST(ProgramDraft, HasTheBucketsOfItsStageAndNoActions) {
+  const Job job({.stages = 2, .replicas = 2}, {.accumulation = 2});
+  const DraftOf first(job, 1), last(job, 2);
+  EXPECT_EQ(first.draft.place, 0);
+  EXPECT_EQ(first.draft.replica, 1);
+  EXPECT_EQ(last.draft.place, 1);
+  EXPECT_EQ(last.draft.replica, 0);
+  EXPECT_EQ(first.draft.RankAt(1), 3);
+  for (const DraftOf* at : {&first, &last}) {
+    const Program& program = at->draft.program;
+    EXPECT_THAT(program.actions, IsEmpty());
+    ASSERT_THAT(program.buckets, testing::Not(IsEmpty()));
+    for (const Bucket& bucket : program.buckets) {
+      EXPECT_TRUE(job.stages[at->draft.place].blocks.Overlaps(bucket.blocks));
+      EXPECT_FALSE(job.stages[1 - at->draft.place].blocks.Overlaps(bucket.blocks));
+    }
+  }
+}
+
+// Gradients are rounded for their way, two copies at a time.
+TEST(ProgramDraft, GivesTheRoomOfACopyToTheNextButOne) {
+  const Job job({.replicas = 2}, {.bucket_blocks = 2, .reduce_dtype = DType::kBf16});
+  DraftOf of(job);
+  ProgramDraft& draft = of.draft;
+  ASSERT_GE(draft.program.buckets.size(), 3);
+  for (int b = 0; b < 3; ++b) {
+    EXPECT_EQ(draft.Add({.kind = ActionKind::kReduce,
+                         .bucket = b,
+                         .blocks = draft.program.buckets[1].blocks,
+                         .collective = Collective::kAllReduce,
+                         .group = draft.groups.stage,
+                         .bytes = 4096}),
+              b);
+  }
+  const std::vector<Action>& actions = draft.program.actions;
+  EXPECT_EQ(actions[0].padding, 0);
+  EXPECT_GT(actions[1].padding, 0);
+  EXPECT_EQ(actions[2].padding, 0);
+  EXPECT_THAT(actions[1].after, IsEmpty());
+  EXPECT_THAT(actions[2].after, ElementsAre(0)) << "the first has left by then";
+  draft.Finish();
+  EXPECT_EQ(draft.program.padding_bytes, 2 * actions[1].padding);
+}
+
+}  // namespace
+}  // namespace muster::plan

@@ -1,0 +1,57 @@
+// The reductions of a program's gradients, and where streamed gradients lie until then.
+//
+// Threads: thread-compatible; used once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "worker_runtime/plan/arena_layout.h"
+#include "worker_runtime/plan/planned_passes.h"
+#include "worker_runtime/plan/program_draft.h"
+
+namespace muster::plan {
+
+class GradientReductions {
+ public:
+  // Adds to `draft`; both outlive this.
+  GradientReductions(ProgramDraft& draft, const std::vector<UnitUse>& uses);
+
+  // A pass that writes gradients was added.
+  void OnBackward(int action) { last_backward_ = action; }
+  int last_backward() const { return last_backward_; }
+  // Streamed gradients of the bucket get their place with the first use of it by a backward pass.
+  void Begin(Entry& entry);
+  // Buckets that no use from `use` on of this pass belongs to, and that are not reduced yet. `at`:
+  // the moment at which the gradients are all there; its entry is kNone for the end of the pass.
+  void ReduceWhatIsComplete(const PlannedPass& pass, size_t use, Point at);
+  // Those of the stage at hand, whose gradients are whole with its last pass.
+  void ReduceStage();
+  // Behind all reductions, which it would hold up.
+  void Replicate();
+  // All so far.
+  const std::vector<int>& added() const { return added_; }
+  // No more will come: the size of the arena, with blocks behind it that keep the heads of buckets.
+  void Finish();
+
+ private:
+  void Add(int b, int64_t micro_batch, Point at);
+  Action ActionOf(int b, int64_t micro_batch, Point at) const;
+  // The reductions that a streamed one waits for.
+  void AddEarlier(int b, Action& reduce) const;
+  void GiveBackAfter(int b, int reduce);
+
+  ProgramDraft& draft_;
+  const std::vector<UnitUse>& uses_;
+  ArenaLayout arena_;
+  std::vector<int64_t> place_;    // by bucket, while its gradients lie there
+  std::vector<bool> is_reduced_;  // by bucket, of the pass at hand
+  std::vector<int> last_reduce_;  // by bucket, of streamed gradients
+  std::vector<int> to_replicate_;
+  std::vector<int> added_;
+  int leaving_ = kNone;  // the reduction whose memory is not given back yet
+  int last_backward_ = kNone;
+};
+
+}  // namespace muster::plan

@@ -1,0 +1,40 @@
+// The passes of a rank in their order, and the units or buckets that each comes to.
+//
+// Threads: pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "worker_runtime/plan/program_draft.h"
+#include "worker_runtime/plan/stage_order.h"
+#include "worker_runtime/plan/use_schedule.h"
+
+namespace muster::plan {
+
+struct PlannedPass {
+  PassOfRank order;
+  size_t first_use = 0;  // of PlannedPasses::uses
+  size_t end_use = 0;
+
+  PassKind kind() const { return order.pass.kind; }
+  int64_t micro_batch() const { return order.pass.micro_batch; }
+  bool is_forward() const { return kind() == PassKind::kForward; }
+  bool writes_gradients() const {
+    return kind() == PassKind::kBackward || kind() == PassKind::kWeightGradient;
+  }
+};
+
+struct PlannedPasses {
+  std::vector<PlannedPass> passes;
+  std::vector<UnitUse> uses;  // none where the program does not look at uses
+};
+
+// Leaves the draft at the stage of the last pass.
+PlannedPasses PlanPasses(ProgramDraft& draft);
+
+// Stages of which one borrows parameters of another that learn.
+std::vector<TiedStages> TiedOf(const ProgramDraft& draft);
+
+}  // namespace muster::plan

@@ -1,0 +1,207 @@
+#include "worker_runtime/plan/program_compiler.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace muster::plan {
+
+Program ProgramCompiler::Run() {
+  AddPasses();
+  if (draft_.input.mesh.stages > 1) AddShareLoss();
+  AddNorm();
+  AddUpdates();
+  gathers_.Finish();
+  reductions_.Finish();
+  draft_.Finish();
+  return std::move(draft_.program);
+}
+
+void ProgramCompiler::AddPasses() {
+  for (const PlannedPass& pass : planned_.passes) {
+    draft_.stage = pass.order.pass.stage;
+    if (&pass == &planned_.passes.front()) gathers_.Begin();
+    handovers_.AddReceives(pass);
+    if (pass.is_forward()) {
+      AddForward(pass);
+    } else {
+      AddBackward(pass);
+    }
+    if (pass.writes_gradients() && draft_.is_last(pass.micro_batch())) reductions_.ReduceStage();
+  }
+}
+
+void ProgramCompiler::AddUses(const PlannedPass& pass, int action) {
+  if (!draft_.has_entries()) return;
+  const bool overlaps = draft_.input.plan.overlap;
+  const bool is_streamed = draft_.program.streams_gradients;
+  const bool is_last = draft_.is_last(pass.micro_batch());
+  const bool reduces = pass.writes_gradients() && (is_streamed || is_last);
+  // Without overlap, whole gradients are reduced behind the pass, others before it goes on.
+  const bool early = reduces && (overlaps || is_streamed);
+  const bool post = draft_.input.plan.gathering.backward_prefetch == BackwardPrefetch::kPost;
+  for (size_t t = pass.first_use; t < pass.end_use; ++t) {
+    const Point at = {.pass = action, .entry = static_cast<int>(t - pass.first_use)};
+    if (early && !post) reductions_.ReduceWhatIsComplete(pass, t, at);
+    if (t > pass.first_use) gathers_.ReleaseBefore(t, at);
+    gathers_.GatherBefore(t, at);
+    if (early && post) reductions_.ReduceWhatIsComplete(pass, t, at);
+    Entry entry = {.unit = planned_.uses[t].unit};
+    gathers_.AddTo(entry);
+    if (pass.writes_gradients() && is_streamed) reductions_.Begin(entry);
+    const std::vector<int>& reduced = reductions_.added();
+    if (early && !overlaps && !reduced.empty()) entry.waits.push_back(reduced.back());
+    draft_.program.actions[action].entries.push_back(std::move(entry));
+  }
+  if (reduces) {
+    reductions_.ReduceWhatIsComplete(pass, pass.end_use, {.pass = action, .entry = kNone});
+  }
+  if (reduces && is_last) reductions_.Replicate();
+  gathers_.ReleaseAfter(action, pass.end_use);
+}
+
+void ProgramCompiler::AddForward(const PlannedPass& pass) {
+  Action forward = {
+      .kind = ActionKind::kForward,
+      .stage = draft_.stage,
+      .micro_batch = pass.micro_batch(),
+      .keeps_bytes = draft_.info().trace.kept_bytes,
+      .works_in_bytes = draft_.info().trace.peak_bytes - draft_.info().trace.kept_bytes};
+  handovers_.AddNeeds(pass, forward);
+  last_forward_ = draft_.Add(std::move(forward));
+  AddUses(pass, last_forward_);
+  handovers_.AddSends(pass, last_forward_);
+  if (draft_.is_last_stage() && draft_.is_last(pass.micro_batch())) AddLoss(last_forward_);
+}
+
+void ProgramCompiler::AddLoss(int last_forward) {
+  const int64_t n = draft_.replicas();
+  if (n == 1) return;
+  Action loss = {.kind = ActionKind::kLoss,
+                 .after = {last_forward},
+                 .collective = Collective::kAllReduce,
+                 .group = draft_.groups.stage,
+                 .bytes = kLossBytes};
+  loss.sends = draft_.program.ordered
+                   ? SentBytes(Collective::kAllReduce, kLossBytes, n, draft_.num_roots())
+                   : SentOfSmall(kLossBytes, n);
+  loss_ = draft_.Add(std::move(loss));
+}
+
+void ProgramCompiler::AddBackward(const PlannedPass& pass) {
+  const OrderedLeaf& leaf = draft_.sums.leaves[pass.micro_batch()];
+  const bool writes = pass.writes_gradients();
+  const bool hands_back = pass.kind() != PassKind::kWeightGradient;
+  Action backward = {
+      .kind = !writes       ? ActionKind::kBackwardInput
+              : !hands_back ? ActionKind::kBackwardWeight
+                            : ActionKind::kBackward,
+      .stage = draft_.stage,
+      .micro_batch = pass.micro_batch(),
+      .slot = draft_.program.streams_gradients || !writes ? kNone : leaf.slot,
+      .works_in_bytes = draft_.info().trace.peak_bytes - draft_.info().trace.kept_bytes};
+  // Those of the last micro-batch are added bucket by bucket, where there is something to reduce.
+  const bool is_last = draft_.is_last(pass.micro_batch());
+  if (writes && (!is_last || draft_.replicas() == 1)) backward.merges = leaf.merges;
+  handovers_.AddNeeds(pass, backward);
+  CountMemory(pass, backward);
+  if (hands_back) handovers_.AwaitSent(pass, backward);
+  if (writes) handovers_.KeepTied(pass, backward);
+  const int index = draft_.Add(std::move(backward));
+  if (writes) reductions_.OnBackward(index);
+  AddUses(pass, index);
+  handovers_.AddSends(pass, index);
+}
+
+void ProgramCompiler::CountMemory(const PlannedPass& pass, Action& backward) const {
+  const UseTrace& trace = draft_.info().trace;
+  const int64_t for_weights = trace.weights_bytes == 0 ? trace.kept_bytes : trace.weights_bytes;
+  if (!pass.writes_gradients()) {
+    backward.keeps_bytes = std::max<int64_t>(0, for_weights - trace.kept_bytes);
+    backward.frees_bytes = std::max<int64_t>(0, trace.kept_bytes - for_weights);
+  } else {
+    backward.frees_bytes = pass.kind() == PassKind::kBackward ? trace.kept_bytes : for_weights;
+    const bool was_received = draft_.stage > 0 && draft_.PlaceOf(draft_.stage - 1) != draft_.place;
+    if (was_received) backward.frees_bytes += draft_.info().received_bytes;
+  }
+  for (const int received : backward.after) {
+    backward.frees_bytes += draft_.program.actions[received].keeps_bytes;
+  }
+}
+
+void ProgramCompiler::AddShareLoss() {
+  Action share = {.kind = ActionKind::kShareLoss,
+                  .after = {loss_ == kNone ? last_forward_ : loss_},
+                  .collective = Collective::kAllReduce,
+                  .group = 0,
+                  .peer = GiverOfLoss(),
+                  .bytes = kLossBytes,
+                  .sends = SentOfSmall(kLossBytes, draft_.input.mesh.size())};
+  loss_ = draft_.Add(std::move(share));
+}
+
+int ProgramCompiler::GiverOfLoss() const {
+  const int last = static_cast<int>(draft_.input.stages.size()) - 1;
+  return (draft_.PlaceOf(last) + 1) * draft_.replicas() - 1;
+}
+
+bool ProgramCompiler::AddsSquares() const {
+  return draft_.input.mesh.size() > 1 && (draft_.is_sharded() || draft_.input.mesh.stages > 1);
+}
+
+void ProgramCompiler::AddNorm() {
+  const bool gives = draft_.is_sharded() ? draft_.outer() == 0 : draft_.replica == 0;
+  if (!AddsSquares() || gives) draft_.program.normed = OwnedBlocks(draft_.program);
+  Action norm = {.kind = ActionKind::kNorm, .after = reductions_.added(), .stage = draft_.stage};
+  norm.after.push_back(reductions_.last_backward());
+  int ready = draft_.Add(std::move(norm));
+  if (AddsSquares()) {
+    // The bits of an ordered norm are those of one sum over all blocks, so each of them travels.
+    const bool by_block = draft_.program.ordered;
+    const int64_t bytes = (by_block ? draft_.program.num_blocks : 1) * kPartialBytes;
+    ready = draft_.Add(
+        {.kind = ActionKind::kSquares,
+         .after = {ready},
+         .collective = Collective::kAllReduce,
+         .group = 0,
+         .bytes = bytes,
+         .sends = by_block ? SentBytes(Collective::kAllReduce, bytes, draft_.input.mesh.size(), 1)
+                           : SentOfSmall(bytes, draft_.input.mesh.size())});
+  }
+  Action clip = {.kind = ActionKind::kClip, .after = {ready}, .stage = draft_.stage};
+  if (loss_ != kNone) clip.after.push_back(loss_);
+  clip_ = draft_.Add(std::move(clip));
+}
+
+void ProgramCompiler::AddUpdates() {
+  std::vector<int> updates;
+  for (size_t b = 0; b < LearnedBuckets(draft_.program).size(); ++b) {
+    updates.push_back(draft_.Add({.kind = ActionKind::kUpdate,
+                                  .after = {clip_},
+                                  .stage = draft_.stage,
+                                  .bucket = static_cast<int>(b),
+                                  .blocks = draft_.program.buckets[b].owned}));
+    if (draft_.is_sharded() && !draft_.program.buckets[b].gathered) {
+      updates.back() = AddUnshard(static_cast<int>(b), updates.back());
+    }
+  }
+  handovers_.AddTiedValues(updates, reductions_.last_backward());
+}
+
+int ProgramCompiler::AddUnshard(int b, int update) {
+  const BlockRange blocks = draft_.program.buckets[b].blocks;
+  const int64_t bytes = draft_.program.shards.PaddedOf(blocks.num_blocks()) * kBlockElements *
+                        BytesOf(draft_.input.types.parameters);
+  return draft_.Add(
+      {.kind = ActionKind::kUnshard,
+       .after = {update},
+       .stage = draft_.stage,
+       .bucket = b,
+       .blocks = blocks,
+       .collective = Collective::kAllGather,
+       .group = draft_.program.shards.group,
+       .bytes = bytes,
+       .sends = SentBytes(Collective::kAllGather, bytes, draft_.program.shards.size, 1)});
+}
+
+}  // namespace muster::plan

@@ -1,0 +1,254 @@
+#include "worker_runtime/plan/program_draft.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "worker_runtime/plan/bucket_plan.h"
+#include "worker_runtime/plan/exchange_memory.h"
+#include "worker_runtime/plan/held_memory.h"
+#include "worker_runtime/plan/stage_order.h"
+
+namespace muster::plan {
+
+int64_t SentBytes(Collective collective, int64_t bytes, int64_t n, int64_t num_roots) {
+  if (n == 1) return 0;
+  const int64_t others = bytes - bytes / n;
+  switch (collective) {
+    case Collective::kAllReduce:
+      return (num_roots + 1) * others;
+    case Collective::kReduceScatter:
+      return num_roots * others;
+    case Collective::kAllGather:
+      return others;
+    case Collective::kTransfer:
+      return bytes;
+    case Collective::kAlone:
+      return 0;
+  }
+  return 0;
+}
+
+int64_t SentOfSmall(int64_t bytes, int64_t n) {
+  return bytes * static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(n - 1)));
+}
+
+ProgramDraft::ProgramDraft(const ProgramInput& the_input, int rank, bool the_reduces_each)
+    : input(the_input),
+      reduces_each(the_reduces_each),
+      place(rank / the_input.mesh.replicas),
+      replica(rank % the_input.mesh.replicas),
+      layout(PlanBlockLayout(the_input.parameters)),
+      groups(PlanRankGroups(the_input.plan, the_input.mesh, rank)) {
+  program.rank = rank;
+  program.types = input.types;
+  program.groups = groups.groups;
+  program.shards = groups.shards;
+  program.secondary = groups.secondary;
+  program.ordered = input.plan.mode == SumMode::kOrdered;
+  program.leaves_per_rank = input.plan.accumulation;
+  if (program.ordered) {
+    sums = PlanOrderedSums(replica, replicas(), input.plan.accumulation);
+  } else {
+    sums = {.num_slots = 1, .root_slots = {0}};
+    sums.leaves.resize(input.plan.accumulation);
+  }
+  program.streams_gradients = StreamsGradients();
+  program.num_slots = program.streams_gradients ? 0 : sums.num_slots;
+  program.root_slots = sums.root_slots;
+  for (const int own : StagesAt(*input.schedule, place)) {
+    program.stages.push_back({own, input.stages[own].blocks});
+  }
+  program.num_blocks = layout.num_blocks;
+  program.sharded = is_sharded();
+  AddBuckets();
+  ChooseGathered();
+}
+
+void ProgramDraft::AddBuckets() {
+  const auto add_buckets = [this](std::vector<Bucket> more) {
+    program.buckets.insert(program.buckets.end(), more.begin(), more.end());
+  };
+  const std::vector<int> stages = StagesAsTheyEnd();
+  for (const int own : stages) {
+    stage = own;
+    add_buckets(BucketsInOrder());
+  }
+  for (const int own : stages) {
+    add_buckets(PlanFrozenBuckets(input.parameters, layout, input.stages[own].frozen_blocks));
+  }
+  program.bucket_of_unit.assign(layout.units.size(), kNone);
+  program.frozen_bucket_of_unit.assign(layout.units.size(), kNone);
+  for (size_t b = 0; b < program.buckets.size(); ++b) {
+    Bucket& bucket = program.buckets[b];
+    const BlockRange blocks = bucket.blocks;
+    bucket.owned = is_sharded() ? ShardOf(blocks, inner(), shard_ranks()) : blocks;
+    const std::vector<BlockRange>& units = bucket.frozen ? layout.frozen_units : layout.units;
+    std::vector<int>& of_unit =
+        bucket.frozen ? program.frozen_bucket_of_unit : program.bucket_of_unit;
+    for (size_t u = 0; u < units.size(); ++u) {
+      const bool is_empty = units[u].num_blocks() == 0;
+      if (!is_empty && units[u].Overlaps(blocks)) of_unit[u] = static_cast<int>(b);
+    }
+  }
+}
+
+bool ProgramDraft::Shards(const StatePlan& state) const {
+  return state.placement == Placement::kShard && shard_ranks() > 1;
+}
+
+bool ProgramDraft::AddsByGroup() const {
+  if (!program.ordered || !is_hybrid()) return is_sharded();
+  return std::has_single_bit(static_cast<uint64_t>(shard_ranks() * input.plan.accumulation));
+}
+
+bool ProgramDraft::EntersBuckets() const {
+  return program.streams_gradients && !shards_parameters() && input.stages.size() == 1 &&
+         !info().trace.backward_uses.empty();
+}
+
+bool ProgramDraft::StreamsGradients() const {
+  if (!Shards(input.plan.gradients)) return false;
+  if (program.ordered) return input.plan.accumulation == 1 && AddsByGroup();
+  return input.plan.accumulation == 1 || reduces_each;
+}
+
+void ProgramDraft::ChooseGathered() {
+  if (!shards_parameters()) return;
+  for (Bucket& bucket : program.buckets) bucket.gathered = true;
+  const GatherPlan& gathering = input.plan.gathering;
+  int64_t persistent = 0;
+  for (int u = 0; u < static_cast<int>(layout.units.size()); ++u) {
+    if (!HoldsUnit(program, u)) continue;
+    const int64_t elements = layout.units[u].num_elements() + layout.frozen_units[u].num_elements();
+    const bool is_small = elements <= gathering.persistence_threshold &&
+                          persistent + elements <= gathering.persistence_total;
+    for (const int b : BucketsOfUnit(program, u)) {
+      Bucket& bucket = program.buckets[b];
+      if (!is_small && !IsLent(u, bucket.frozen)) continue;
+      persistent += bucket.blocks.num_elements();
+      bucket.gathered = false;
+    }
+  }
+}
+
+bool ProgramDraft::IsLent(int unit, bool frozen) const {
+  for (const StageInfo& other : input.stages) {
+    for (const int p : other.borrowed) {
+      const ParameterInfo& parameter = input.parameters[p];
+      if (parameter.unit == unit && parameter.frozen == frozen) return true;
+    }
+  }
+  return false;
+}
+
+std::vector<int> ProgramDraft::StagesAsTheyEnd() const {
+  std::vector<int> stages;
+  const std::vector<StagePass>& passes = input.schedule->passes[place];
+  for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass) {
+    const bool is_known = std::find(stages.begin(), stages.end(), pass->stage) != stages.end();
+    if (!is_known) stages.push_back(pass->stage);
+  }
+  std::reverse(stages.begin(), stages.end());
+  return stages;
+}
+
+std::vector<Bucket> ProgramDraft::BucketsInOrder() const {
+  std::vector<Bucket> buckets = EntersBuckets() ? BucketsOfParameters()
+                                : has_entries() ? BucketsOfUnits()
+                                                : BucketsOfBlocks();
+  const std::vector<int> place =
+      ReadinessOf(info().trace, static_cast<int>(input.parameters.size()));
+  const auto complete = [&](const Bucket& bucket) {
+    int last = 0;
+    for (int p = bucket.first_parameter; p < bucket.end_parameter; ++p) {
+      last = std::max(last, place[p]);
+    }
+    return last;
+  };
+  std::stable_sort(buckets.begin(), buckets.end(),
+                   [&](const Bucket& a, const Bucket& b) { return complete(a) < complete(b); });
+  return buckets;
+}
+
+std::vector<Bucket> ProgramDraft::BucketsOfBlocks() const {
+  return PlanBuckets(input.parameters, layout, info().blocks,
+                     {.bytes_per_element = BytesOf(input.types.gradients),
+                      .bytes_max = input.plan.bucket_bytes_max,
+                      .first_bytes = input.plan.first_bucket_bytes,
+                      .multiple = is_sharded() ? shard_ranks() : 1});
+}
+
+// Two of them are on their way at once, beside the shards: where the model is small, so are they.
+std::vector<Bucket> ProgramDraft::BucketsOfUnits() const {
+  constexpr int64_t kBucketsAtLeast = 8;
+  const int64_t each = BytesOf(input.types.gradients);
+  const int64_t part = info().blocks.num_elements() * each / kBucketsAtLeast;
+  const int64_t most = std::min(input.plan.bucket_bytes_max, part);
+  return PlanUnitBuckets(layout, info().blocks,
+                         {.bytes_per_element = each, .bytes_max = shards_parameters() ? 0 : most});
+}
+
+// The arena of gradients holds about two of them.
+std::vector<Bucket> ProgramDraft::BucketsOfParameters() const {
+  constexpr int64_t kBucketsAtLeast = 32;
+  const int64_t each = BytesOf(input.types.gradients);
+  const int64_t part = info().blocks.num_elements() * each / kBucketsAtLeast;
+  return PlanParameterBuckets(
+      input.parameters, layout, info().blocks, info().trace,
+      {.bytes_per_element = each, .bytes_max = std::min(input.plan.bucket_bytes_max, part)});
+}
+
+int ProgramDraft::Add(Action action) {
+  const int index = static_cast<int>(program.actions.size());
+  if (const int64_t bytes = PaddingOf(action, program); bytes > 0) {
+    // Two at a time, so that one travels while the next is filled.
+    if (padded_.size() == 2) {
+      padding_.Give(program.actions[padded_.front()].padding, padded_.front());
+      padded_.erase(padded_.begin());
+    }
+    action.padding = padding_.Take(RoomForCopy(action, bytes), action.after);
+    padded_.push_back(index);
+  }
+  program.actions.push_back(std::move(action));
+  return index;
+}
+
+int64_t ProgramDraft::RoomForCopy(const Action& action, int64_t bytes) const {
+  if (action.bucket == kNone || !program.buckets[action.bucket].entered) return bytes;
+  if (action.kind == ActionKind::kReplicate) return bytes;  // of shards
+  const int64_t blocks = program.shards.PaddedOf(action.blocks.num_blocks());
+  return bytes / blocks * BlocksOfGradients(action.bucket);
+}
+
+// Each takes as much as the largest that is up to twice as large, so that one fits where another
+// was.
+int64_t ProgramDraft::BlocksOfGradients(int bucket) const {
+  const auto blocks_of = [&](const Bucket& any) {
+    return HeadBlocks(any) + program.shards.PaddedOf(any.blocks.num_blocks());
+  };
+  const int64_t own = blocks_of(program.buckets[bucket]);
+  int64_t most = own;
+  for (const Bucket& other : LearnedBuckets(program)) {
+    const int64_t blocks = blocks_of(other);
+    if (other.entered && blocks <= 2 * own) most = std::max(most, blocks);
+  }
+  return most;
+}
+
+int64_t ProgramDraft::BorrowedElements(int of_stage) const {
+  int64_t elements = 0;
+  for (const int p : input.stages[of_stage].borrowed) elements += input.parameters[p].num_learned();
+  return elements;
+}
+
+int ProgramDraft::StageOf(int parameter) const {
+  return StageOfBlock(input.stages, layout.OffsetOf(parameter) / kBlockElements);
+}
+
+void ProgramDraft::Finish() {
+  program.padding_bytes = padding_.size();
+  HoldMemory(input, layout, program);
+}
+
+}  // namespace muster::plan

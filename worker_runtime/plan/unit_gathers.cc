@@ -1,0 +1,117 @@
+#include "worker_runtime/plan/unit_gathers.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+namespace muster::plan {
+namespace {
+
+UseSchedule ScheduleOf(const ProgramDraft& draft, const std::vector<UnitUse>& uses) {
+  std::vector<int64_t> elements(std::max(draft.layout.units.size(), draft.program.buckets.size()));
+  for (size_t u = 0; u < draft.layout.units.size(); ++u) {
+    for (const int b : BucketsOfUnit(draft.program, static_cast<int>(u))) {
+      const Bucket& bucket = draft.program.buckets[b];
+      if (!bucket.gathered) continue;
+      elements[u] +=
+          (bucket.frozen ? draft.layout.frozen_units : draft.layout.units)[u].num_elements();
+    }
+  }
+  return ScheduleUses(uses, elements, draft.input.plan.gathering);
+}
+
+}  // namespace
+
+UnitGathers::UnitGathers(ProgramDraft& draft, const std::vector<UnitUse>& uses)
+    : draft_(draft),
+      uses_(uses),
+      schedule_(ScheduleOf(draft, uses)),
+      gathering_(draft.program.buckets.size()) {
+  draft_.program.live_elements = schedule_.live_elements;
+}
+
+void UnitGathers::Begin() {
+  if (uses_.empty()) return;
+  for (const int unit : schedule_.steps[0].gather) AddUnshardsOf(unit, {});
+}
+
+void UnitGathers::ReleaseBefore(size_t use, Point at) {
+  for (const int unit : schedule_.steps[use].release) AddReshardsOf(unit, use, at, kNone);
+}
+
+void UnitGathers::GatherBefore(size_t use, Point at) {
+  if (use == 0) return;  // Begin has
+  for (const int unit : schedule_.steps[use].gather) AddUnshardsOf(unit, at);
+}
+
+void UnitGathers::AddTo(Entry& entry) const {
+  for (const int b : BucketsOfUse(draft_.program, entry.unit)) {
+    if (gathering_[b].unshard != kNone) entry.unshards.push_back(gathering_[b].unshard);
+  }
+}
+
+void UnitGathers::ReleaseAfter(int pass, size_t use) {
+  const bool ends = use == uses_.size();
+  for (const int unit : ends ? schedule_.release : schedule_.steps[use].release) {
+    AddReshardsOf(unit, use, {}, pass);
+  }
+}
+
+void UnitGathers::Finish() {
+  draft_.program.gathered_blocks = arena_.size();
+  draft_.program.frozen_gathered_blocks = frozen_arena_.size();
+}
+
+void UnitGathers::AddUnshardsOf(int unit, Point at) {
+  for (const int b : BucketsOfUnit(draft_.program, unit)) {
+    if (draft_.program.buckets[b].gathered) AddUnshardOf(b, at);
+  }
+}
+
+void UnitGathers::AddUnshardOf(int b, Point at) {
+  const int kept = gathering_[b].kept;
+  const struct Shards& from = kept == kNone ? draft_.program.shards : draft_.program.secondary;
+  Action action = {.kind = ActionKind::kUnshard,
+                   .at = at,
+                   .stage = draft_.stage,
+                   .bucket = b,
+                   .blocks = draft_.program.buckets[b].blocks,
+                   .secondary = kept != kNone,
+                   .collective = Collective::kAllGather,
+                   .group = from.group};
+  if (kept != kNone) action.after.push_back(kept);
+  const int64_t blocks = from.PaddedOf(action.blocks.num_blocks());
+  action.place = ArenaOf(b).Take(blocks, action.after);
+  action.bytes = blocks * kBlockElements * BytesOf(draft_.input.types.parameters);
+  action.sends = SentBytes(Collective::kAllGather, action.bytes, from.size, 1);
+  gathering_[b].unshard = draft_.Add(std::move(action));
+}
+
+void UnitGathers::AddReshardsOf(int unit, size_t use, Point at, int after_pass) {
+  const bool comes_again = std::any_of(uses_.begin() + static_cast<int64_t>(use), uses_.end(),
+                                       [&](const UnitUse& later) { return later.unit == unit; });
+  for (const int b : BucketsOfUnit(draft_.program, unit)) {
+    if (gathering_[b].unshard != kNone) AddReshard(b, comes_again, at, after_pass);
+  }
+}
+
+void UnitGathers::AddReshard(int b, bool comes_again, Point at, int after_pass) {
+  const int unshard = std::exchange(gathering_[b].unshard, kNone);
+  Action action = {.kind = ActionKind::kReshard,
+                   .after = {unshard},
+                   .at = at,
+                   .stage = draft_.stage,
+                   .bucket = b,
+                   .blocks = draft_.program.buckets[b].blocks,
+                   .place = draft_.program.actions[unshard].place,
+                   .unshard = unshard};
+  if (after_pass != kNone) action.after.push_back(after_pass);
+  action.secondary =
+      draft_.program.secondary.size > 1 && gathering_[b].kept == kNone && comes_again;
+  const bool keeps = action.secondary;
+  const int index = draft_.Add(std::move(action));
+  ArenaOf(b).Give(draft_.program.actions[index].place, index);
+  if (keeps) gathering_[b].kept = index;
+}
+
+}  // namespace muster::plan
