@@ -23,9 +23,11 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
   AllocateGradients();
   const plan::StateTypes& types = program_.types;
   const std::vector<BlockRange> owned = plan::OwnedBlocks(program_);
-  if (types.has_master()) masters_ = AllocateBlocks(types.master, owned);
-  if (num_moments > 0) first_moments_ = AllocateBlocks(types.moments, owned);
-  if (num_moments > 1) second_moments_ = AllocateBlocks(types.moments, owned);
+  const auto allocate = [&](bool is_kept, DType dtype) {
+    return is_kept ? AllocateBlocks(dtype, owned) : BlockBuffer();
+  };
+  optimizer_ = {allocate(types.has_master(), types.master),
+                allocate(num_moments > 0, types.moments), allocate(num_moments > 1, types.moments)};
   for (const auto& parameter : store_.parameters()) {
     if (!Holds(*parameter)) continue;
     if (!HoldsWhole(*parameter)) {
@@ -66,10 +68,8 @@ void RankState::AllocateValues(bool frozen) {
   if (shards.empty() && !frozen) whole = StageRanges();
   const DType dtype = program_.types.parameters;
   const int64_t arena = frozen ? program_.frozen_gathered_blocks : program_.gathered_blocks;
-  values_[frozen] = {.whole = AllocateBlocks(dtype, whole),
-                     .shards = AllocateBlocks(dtype, shards),
-                     .secondary = AllocateBlocks(dtype, kept),
-                     .gathered = Allocate(dtype, arena * plan::kBlockElements)};
+  values_[frozen] = {AllocateBlocks(dtype, whole), AllocateBlocks(dtype, shards),
+                     AllocateBlocks(dtype, kept), Allocate(dtype, arena * plan::kBlockElements)};
 }
 
 void RankState::AllocateGradients() {
@@ -226,7 +226,7 @@ bool RankState::Holds(const Parameter& parameter) const {
 }
 
 bool RankState::HoldsWhole(const Parameter& parameter) const {
-  return Holds(parameter) && values_[parameter.frozen()].whole.Holds(BlocksOf(parameter));
+  return Holds(parameter) && values_[parameter.frozen()].HoldsWhole(BlocksOf(parameter));
 }
 
 BlockRange RankState::BlocksOf(const Parameter& parameter) const {
@@ -258,8 +258,8 @@ plan::ArenaBytes RankState::held() const {
     return tensor.empty() ? 0 : static_cast<int64_t>(tensor.num_bytes());
   };
   for (const ValueMemory& values : values_) {
-    At(held, Arena::kParameters) += values.whole.num_bytes() + values.shards.num_bytes();
-    At(held, Arena::kGathered) += bytes(values.gathered) + values.secondary.num_bytes();
+    At(held, Arena::kParameters) += values.resting_bytes();
+    At(held, Arena::kGathered) += values.gathered_bytes();
   }
   At(held, Arena::kGradients) = gradient_shards_.num_bytes();
   if (!gradients_.empty()) {
@@ -272,8 +272,7 @@ plan::ArenaBytes RankState::held() const {
     At(held, Arena::kGradients) += bytes(borrowed.parameter.gradient());
   }
   At(held, Arena::kUnreduced) = bytes(unreduced_arena_);
-  At(held, Arena::kOptimizer) =
-      first_moments_.num_bytes() + second_moments_.num_bytes() + masters_.num_bytes();
+  At(held, Arena::kOptimizer) = optimizer_.num_bytes();
   At(held, Arena::kBuffers) = bytes(squares_);
   return held;
 }

@@ -11,6 +11,7 @@
 #include "muster/parameter.h"
 #include "muster/tensor.h"
 #include "worker_runtime/engine/block_buffer.h"
+#include "worker_runtime/engine/state_memory.h"
 #include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/program.h"
 
@@ -53,8 +54,7 @@ class RankState {
   // Each of its type in program.types, [blocks.num_elements()]. Values: of blocks held whole or
   // owned, of one kind.
   Tensor Values(plan::BlockRange blocks) const {
-    const ValueMemory& values = values_[blocks.end > layout_.num_blocks];
-    return values.whole.Holds(blocks) ? values.whole.Part(blocks) : values.shards.Part(blocks);
+    return values_[blocks.end > layout_.num_blocks].Resting(blocks);
   }
   Tensor Gradients(int slot, plan::BlockRange blocks) const {
     return gradients_[slot].Part(blocks);
@@ -68,14 +68,18 @@ class RankState {
   // Moments are empty where the update's rule keeps none.
   Tensor Masters(int bucket) const {
     const plan::Bucket& b = program_.buckets[bucket];
-    return program_.types.has_master() && !b.frozen ? OwnedPart(masters_, bucket) : Values(b.owned);
+    return program_.types.has_master() && !b.frozen ? optimizer_.Masters(b.owned) : Values(b.owned);
   }
-  Tensor FirstMoments(int bucket) const { return OwnedPart(first_moments_, bucket); }
-  Tensor SecondMoments(int bucket) const { return OwnedPart(second_moments_, bucket); }
+  Tensor FirstMoments(int bucket) const {
+    return optimizer_.FirstMoments(program_.buckets[bucket].owned);
+  }
+  Tensor SecondMoments(int bucket) const {
+    return optimizer_.SecondMoments(program_.buckets[bucket].owned);
+  }
 
   // [num_blocks * kBlockElements] of the arenas.
   Tensor GatherPlace(bool frozen, int64_t place, int64_t num_blocks) const {
-    return PlaceIn(values_[frozen].gathered, place, num_blocks);
+    return PlaceIn(values_[frozen].arena(), place, num_blocks);
   }
   Tensor UnreducedPlace(int64_t place, int64_t num_blocks) const {
     return PlaceIn(unreduced_arena_, place, num_blocks);
@@ -86,18 +90,18 @@ class RankState {
   }
   // All of a buffer or an arena, of which the above are parts. Empty on a rank that holds nothing
   // there.
-  const Tensor& all_whole_values() const { return values_[false].whole.whole(); }
+  const Tensor& all_whole_values() const { return values_[false].whole(); }
   const Tensor& all_gradients(int slot) const { return gradients_[slot].whole(); }
   const Tensor& all_summed_gradients() const {
     return program_.streams_gradients ? gradient_shards_.whole()
                                       : all_gradients(program_.root_slots.front());
   }
-  const Tensor& gather_arena(bool frozen) const { return values_[frozen].gathered; }
+  const Tensor& gather_arena(bool frozen) const { return values_[frozen].arena(); }
   const Tensor& unreduced_arena() const { return unreduced_arena_; }
   // The shard of a bucket that a RESHARD keeps.
   plan::BlockRange SecondaryBlocks(int bucket) const;
   Tensor Secondary(int bucket) const {
-    return values_[program_.buckets[bucket].frozen].secondary.Part(SecondaryBlocks(bucket));
+    return values_[program_.buckets[bucket].frozen].Secondary(SecondaryBlocks(bucket));
   }
 
   // The elements of a parameter that lie in some blocks.
@@ -144,9 +148,6 @@ class RankState {
   Tensor PlaceIn(const Tensor& arena, int64_t place, int64_t num_blocks) const {
     return arena.Slice(place * plan::kBlockElements, {num_blocks * plan::kBlockElements});
   }
-  Tensor OwnedPart(const BlockBuffer& owned, int bucket) const {
-    return owned.empty() ? Tensor() : owned.Part(program_.buckets[bucket].owned);
-  }
   template <typename Visit>
   void ForEachParameterOf(int bucket, Visit visit) const;
 
@@ -156,19 +157,11 @@ class RankState {
   const plan::Program& program_;
   Queue& queue_;
   TensorPool pool_;
-  struct ValueMemory {
-    BlockBuffer whole;
-    BlockBuffer shards;  // of buckets that are gathered
-    BlockBuffer secondary;
-    Tensor gathered;  // the arena
-  };
   ValueMemory values_[2];               // of parameters that learn, and of frozen ones
   std::vector<BlockBuffer> gradients_;  // by slot
   BlockBuffer gradient_shards_;
   Tensor unreduced_arena_;
-  BlockBuffer masters_;  // empty where the values are what is updated
-  BlockBuffer first_moments_;
-  BlockBuffer second_moments_;
+  OptimizerMemory optimizer_;
   const Tensor squares_;  // by block, and their sum
   struct Borrowed {
     Parameter& parameter;  // of another stage
