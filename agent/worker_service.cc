@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -64,8 +65,9 @@ class WorkerService::Connection {
             WorkerService* const service = keep->service_;
             service->Forget(keep->id_);
             keep->TakeBackPromise();
-            if (keep->greeted_ && !keep->said_goodbye_ && !keep->has_left_)
-              service->on_silent_leave_(keep->local_rank_);
+            if (keep->worker_ && !keep->said_goodbye_ && !keep->has_left_) {
+              service->on_silent_leave_(*keep->worker_);
+            }
             return;
           }
           next(*keep, bytes);
@@ -108,7 +110,7 @@ class WorkerService::Connection {
   bool survives() const { return promise_.survives; }
   // It has let go of its round, which is over, and waits for its place in the next.
   bool is_parked() const { return promise_.awaits_round && is_told_; }
-  bool is_of(LocalRank worker) const { return greeted_ && local_rank_ == worker; }
+  bool is_of(LocalRank worker) const { return worker_ == worker; }
 
   void SendRoundOver(const proto::WorkerReply& reply) {
     is_told_ = true;
@@ -145,7 +147,7 @@ class WorkerService::Connection {
   bool Handle(const proto::WorkerMessage& message) {
     if (has_left_) return true;
     if (message.has_hello()) return Greet(message.hello());
-    if (!greeted_) {
+    if (!worker_) {
       Drop("its first message was not a greeting");
       return false;
     }
@@ -180,12 +182,11 @@ class WorkerService::Connection {
                         service_->round_.value(), " and instance ", service_->instance_.value()));
       return false;
     }
-    greeted_ = true;
-    local_rank_ = LocalRank(hello.local_rank());
+    worker_ = LocalRank(hello.local_rank());
     proto::WorkerReply reply;
     reply.mutable_welcome()->set_round(service_->round_.value());
     Send(reply);
-    service_->on_hello_(local_rank_);
+    service_->on_hello_(*worker_);
     return true;
   }
 
@@ -193,7 +194,7 @@ class WorkerService::Connection {
     if (promise.floor) promise.floor = std::max<int64_t>(*promise.floor, -1);
     if (promise == promise_) return;
     promise_ = promise;
-    service_->on_promise_(local_rank_, promise_);
+    service_->on_promise_(*worker_, promise_);
   }
 
   void TakeBackPromise() {
@@ -240,12 +241,11 @@ class WorkerService::Connection {
   const uint64_t id_;
   stream_protocol::socket socket_;
   bool is_closed_ = false;
-  bool greeted_ = false;
   bool said_goodbye_ = false;
-  bool is_told_ = false;    // that its round is over
-  bool has_left_ = false;   // for the next round
-  bool is_paused_ = false;  // nothing is being read: too much is unread at the other end
-  LocalRank local_rank_;
+  bool is_told_ = false;             // that its round is over
+  bool has_left_ = false;            // for the next round
+  bool is_paused_ = false;           // nothing is being read: too much is unread at the other end
+  std::optional<LocalRank> worker_;  // who has greeted
   WorkerPromise promise_;
   size_t unread_bytes_ = 0;  // in outbox_
   std::array<uint8_t, 4> length_{};
