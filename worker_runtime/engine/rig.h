@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<Rig>> MakeRig(Communicator& world, ParameterStore
 // run in the one that was `observed`, if all ranks saw the same. Whether it is another, so that
 // Recompile must follow; shards and memory stay where they are. All ranks call it together.
 //
-// Errors: the communicator's; kInternal: the programs in that order are no proven ones.
+// Errors: the communicator's; those of ProvePrograms.
 absl::StatusOr<bool> AdoptOrder(Rig& rig, const std::vector<int>& observed);
 
 }  // namespace muster::engine
