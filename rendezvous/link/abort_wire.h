@@ -4,7 +4,7 @@
 // Threads: pure.
 #pragma once
 
-#include "proto/io/wire_check.h"
+#include "proto/io/wire_fields.h"
 #include "rendezvous/verdict/watch_messages.h"
 
 namespace muster::proto {
@@ -15,10 +15,7 @@ class WatchLastCalls;
 namespace muster::rendezvous {
 
 // A rank that does not fit is left out as a whole, and counts as not known.
-void EncodeLastCalls(const verdict::NodeLastCalls& in, proto::WatchLastCalls* out);
-verdict::NodeLastCalls TakeLastCalls(const proto::WatchLastCalls& in, WireCheck& check);
-
-void EncodeAborts(const verdict::SayAborts& in, proto::WatchAborts* out);
-verdict::SayAborts TakeAborts(const proto::WatchAborts& in, WireCheck& check);
+void LastCallsFields(Wire<proto::WatchLastCalls> wire, verdict::NodeLastCalls& word);
+void AbortsFields(Wire<proto::WatchAborts> wire, verdict::SayAborts& order);
 
 }  // namespace muster::rendezvous
