@@ -2,103 +2,91 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "proto/inquiry.pb.h"
-#include "proto/io/wire_check.h"
+#include "proto/io/wire_fields.h"
 #include "rendezvous/link/wire.h"
 
 namespace muster::rendezvous {
 namespace {
 
 constexpr int kFirstKind = 1;  // 0 is "unspecified"
-constexpr int kLastKind = static_cast<int>(InquiryKind::kLogs) + kFirstKind;
-constexpr size_t kNodeNameBytesMax = 1024;
+constexpr NumberBounds kKinds{kFirstKind, static_cast<int>(InquiryKind::kLogs) + kFirstKind};
+constexpr TextBounds kNodeName{1024};
+constexpr TextBounds kWords{kMaxTextBytes, kMaxTextBytes};
+constexpr TextBounds kBody{kInquiryAnswerBytesMax};
 
-std::string Words(const absl::Status& status) {
-  return std::string(status.message().substr(0, kMaxTextBytes));
+template <typename P>
+void StatusFields(Wire<P> wire, absl::Status& status) {
+  absl::StatusCode code = status.code();
+  std::string text(status.message());
+  wire.Number("inquiry.code", kStatusCodes, &P::code, &P::set_code, code);
+  wire.Text("inquiry.text", kWords, &P::text, &P::mutable_text, text);
+  if (wire.decodes()) status = absl::Status(code, text);
 }
 
-absl::Status TakeStatus(WireCheck& check, int code, const std::string& text) {
-  const absl::StatusCode taken = check.Code("inquiry.code", code);
-  return absl::Status(taken, check.Text("inquiry.text", text, kMaxTextBytes));
+void PartFields(Wire<proto::InquiryPart> wire, InquiryPart& part) {
+  using P = proto::InquiryPart;
+  wire.Text("inquiry.node", kNodeName, &P::node, &P::mutable_node, part.node);
+  wire.Number("inquiry.first_rank", kCount, &P::first_rank, &P::set_first_rank, part.first_rank);
+  wire.Number("inquiry.num_ranks", kCount, &P::num_ranks, &P::set_num_ranks, part.num_ranks);
+  StatusFields(wire, part.status);
+  wire.Text("inquiry.body", kBody, &P::body, &P::mutable_body, part.body);
 }
 
-void Encode(const InquiryPart& in, proto::InquiryPart* out) {
-  out->set_node(in.node);
-  out->set_first_rank(in.first_rank);
-  out->set_num_ranks(in.num_ranks);
-  out->set_code(static_cast<int>(in.status.code()));
-  out->set_text(Words(in.status));
-  out->set_body(in.body);
+void InquiryFields(Wire<proto::Inquiry> wire, Inquiry& inquiry) {
+  using P = proto::Inquiry;
+  int kind = static_cast<int>(inquiry.kind) + kFirstKind;
+  int64_t bytes_max = static_cast<int64_t>(inquiry.bytes_max);
+  wire.Plain(&P::id, &P::set_id, inquiry.id);
+  wire.Number("inquiry.kind", kKinds, &P::kind, &P::set_kind, kind);
+  wire.Text("inquiry.job", {kMaxRunIdBytes}, &P::job, &P::mutable_job, inquiry.job);
+  wire.Text("inquiry.detail", {kInquiryDetailBytesMax}, &P::detail, &P::mutable_detail,
+            inquiry.detail);
+  if (wire.Has(&P::has_rank, inquiry.rank)) {
+    wire.Number("inquiry.rank", kCount, &P::rank, &P::set_rank, *inquiry.rank);
+  }
+  wire.Number("inquiry.bytes_max", kCount, &P::bytes_max, &P::set_bytes_max, bytes_max);
+  if (!wire.decodes()) return;
+  inquiry.kind = static_cast<InquiryKind>(kind - kFirstKind);
+  inquiry.bytes_max = std::min(static_cast<size_t>(bytes_max), kInquiryPartBytesMax);
 }
 
-InquiryPart TakePart(const proto::InquiryPart& in, WireCheck& check) {
-  return {.node = check.Text("inquiry.node", in.node(), kNodeNameBytesMax),
-          .first_rank = check.Count("inquiry.first_rank", in.first_rank()),
-          .num_ranks = check.Count("inquiry.num_ranks", in.num_ranks()),
-          .status = TakeStatus(check, in.code(), in.text()),
-          .body = check.Text("inquiry.body", in.body(), kInquiryAnswerBytesMax)};
+void ReplyFields(Wire<proto::InquiryReply> wire, InquiryReply& reply) {
+  using P = proto::InquiryReply;
+  wire.Require(wire.Has(&P::has_part, true), "inquiry.part", "is missing");
+  wire.Plain(&P::id, &P::set_id, reply.id);
+  wire.Inner(&P::part, &P::mutable_part, reply.part, PartFields);
+}
+
+void AnswerFields(Wire<proto::InquiryAnswer> wire, InquiryAnswer& answer) {
+  using P = proto::InquiryAnswer;
+  wire.Plain(&P::id, &P::set_id, answer.id);
+  StatusFields(wire, answer.status);
+  wire.Text("inquiry.page", kBody, &P::page, &P::mutable_page, answer.page);
+  wire.List("inquiry.parts", {kInquiryPartsMax, kInquiryPartsMax}, &P::parts, &P::mutable_parts,
+            answer.parts, PartFields);
 }
 
 }  // namespace
 
-void Encode(const Inquiry& in, proto::Inquiry* out) {
-  out->set_id(in.id);
-  out->set_kind(static_cast<int>(in.kind) + kFirstKind);
-  out->set_job(in.job);
-  if (in.rank.has_value()) out->set_rank(*in.rank);
-  out->set_bytes_max(static_cast<int64_t>(in.bytes_max));
-  out->set_detail(in.detail);
+void Encode(const Inquiry& in, proto::Inquiry* out) { EncodeFields(in, out, InquiryFields); }
+void Encode(const InquiryReply& in, proto::InquiryReply* out) {
+  EncodeFields(in, out, ReplyFields);
+}
+void Encode(const InquiryAnswer& in, proto::InquiryAnswer* out) {
+  EncodeFields(in, out, AnswerFields);
 }
 
 absl::StatusOr<Inquiry> Decode(const proto::Inquiry& in) {
-  WireCheck check;
-  const int kind = check.Range("inquiry.kind", in.kind(), kFirstKind, kLastKind);
-  Inquiry out{.id = in.id(),
-              .job = check.Text("inquiry.job", in.job(), kMaxRunIdBytes),
-              .detail = check.Text("inquiry.detail", in.detail(), kInquiryDetailBytesMax)};
-  if (in.has_rank()) out.rank = check.Count("inquiry.rank", in.rank());
-  const auto most = static_cast<int64_t>(kInquiryPartBytesMax);
-  out.bytes_max = std::min(check.Count("inquiry.bytes_max", in.bytes_max()), most);
-  if (!check.status().ok()) return check.status();
-  out.kind = static_cast<InquiryKind>(kind - kFirstKind);
-  return out;
+  return DecodeFields<Inquiry>(in, InquiryFields);
 }
-
-void Encode(const InquiryReply& in, proto::InquiryReply* out) {
-  out->set_id(in.id);
-  Encode(in.part, out->mutable_part());
-}
-
 absl::StatusOr<InquiryReply> Decode(const proto::InquiryReply& in) {
-  WireCheck check;
-  check.Require(in.has_part(), "inquiry.part", "is missing");
-  InquiryReply out{.id = in.id(), .part = TakePart(in.part(), check)};
-  if (!check.status().ok()) return check.status();
-  return out;
+  return DecodeFields<InquiryReply>(in, ReplyFields);
 }
-
-void Encode(const InquiryAnswer& in, proto::InquiryAnswer* out) {
-  out->set_id(in.id);
-  out->set_code(static_cast<int>(in.status.code()));
-  out->set_text(Words(in.status));
-  out->set_page(in.page);
-  for (const InquiryPart& part : in.parts) {
-    if (out->parts_size() == kInquiryPartsMax) break;
-    Encode(part, out->add_parts());
-  }
-}
-
 absl::StatusOr<InquiryAnswer> Decode(const proto::InquiryAnswer& in) {
-  WireCheck check;
-  InquiryAnswer out{.id = in.id(),
-                    .status = TakeStatus(check, in.code(), in.text()),
-                    .page = check.Text("inquiry.page", in.page(), kInquiryAnswerBytesMax)};
-  if (check.List("inquiry.parts", in.parts_size(), kInquiryPartsMax)) {
-    for (const proto::InquiryPart& part : in.parts()) out.parts.push_back(TakePart(part, check));
-  }
-  if (!check.status().ok()) return check.status();
-  return out;
+  return DecodeFields<InquiryAnswer>(in, AnswerFields);
 }
 
 std::string BytesOf(const Inquiry& inquiry) {
