@@ -1,14 +1,14 @@
-// The parts of messages (wire.h) and of records on disk (rendezvous/server/record_wire.h): values
-// and their wire form, both ways. A decoder notes in `check` what it refuses.
+// The parts of messages (wire.h) and of records on disk (rendezvous/server/record_wire.h), each
+// described for both ways over the wire.
 //
 // Threads: pure.
 #pragma once
 
 #include <string>
 
-#include "absl/strings/string_view.h"
 #include "proto/base/membership.h"
-#include "proto/io/wire_check.h"
+#include "proto/io/wire_fields.h"
+#include "rendezvous/link/wire.h"
 
 namespace muster::proto {
 class Assignment;
@@ -22,7 +22,9 @@ class Settings;
 
 namespace muster::rendezvous {
 
-inline constexpr int kMaxSignal = 128;
+inline constexpr NumberBounds kSignals{0, 128};
+inline constexpr TextBounds kText{kMaxTextBytes};
+inline constexpr TextBounds kPrintable{.taken = kMaxTextBytes, .is_printable = true};
 
 // The members of a round in their wire form, made once for all who are told the same list in turn.
 //
@@ -36,28 +38,13 @@ class EncodedPeers {
   std::string bytes_;  // they
 };
 
-// -1 or more.
-int64_t Signed(WireCheck& check, absl::string_view field, int64_t value);
-// At most kMaxTextBytes.
-std::string Text(WireCheck& check, absl::string_view field, const std::string& value);
-// Names and reasons of other nodes stand in lines of our log and on consoles: what could end a line
-// or move a cursor there is shown as `?`.
-std::string Printable(WireCheck& check, absl::string_view field, const std::string& value);
-
-void Encode(const RendezvousSettings& in, proto::Settings* out);
-void Encode(const NodeDescription& in, proto::Node* out);
-void Encode(const WorkerFailure& in, proto::Failure* out);
-void Encode(const Peer& in, proto::Peer* out);
-void Encode(const Assignment& in, EncodedPeers& peers, proto::Assignment* out);
-void Encode(const StopRound& in, proto::Directive_StopRound* out);
-void Encode(const JobOutcome& in, proto::Directive_EndJob* out);
-
-RendezvousSettings Decode(const proto::Settings& in, WireCheck& check);
-NodeDescription Decode(const proto::Node& in, WireCheck& check);
-WorkerFailure Decode(const proto::Failure& in, WireCheck& check);
-Peer Decode(const proto::Peer& in, WireCheck& check);
-Assignment Decode(const proto::Assignment& in, WireCheck& check);
-StopRound Decode(const proto::Directive_StopRound& in, WireCheck& check);
-JobOutcome Decode(const proto::Directive_EndJob& in, WireCheck& check);
+void SettingsFields(Wire<proto::Settings> wire, RendezvousSettings& settings);
+void NodeFields(Wire<proto::Node> wire, NodeDescription& node);
+void FailureFields(Wire<proto::Failure> wire, WorkerFailure& failure);
+void PeerFields(Wire<proto::Peer> wire, Peer& peer);
+// An encoder leaves out the peers, which EncodedPeers has.
+void AssignmentFields(Wire<proto::Assignment> wire, Assignment& assignment);
+void StopRoundFields(Wire<proto::Directive_StopRound> wire, StopRound& stop);
+void OutcomeFields(Wire<proto::Directive_EndJob> wire, JobOutcome& outcome);
 
 }  // namespace muster::rendezvous

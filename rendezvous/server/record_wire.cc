@@ -1,10 +1,13 @@
 #include "rendezvous/server/record_wire.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "proto/io/wire_check.h"
+#include "absl/strings/string_view.h"
+#include "proto/io/wire_fields.h"
 #include "proto/record.pb.h"
 #include "rendezvous/core/admission.h"
 #include "rendezvous/link/parts_wire.h"
@@ -19,87 +22,126 @@ constexpr std::pair<JobPhase, proto::JobPhase> kPhases[] = {
     {JobPhase::kEnded, proto::JOB_PHASE_ENDED},
 };
 
-proto::JobPhase EncodePhase(JobPhase phase) {
-  for (const auto& [ours, theirs] : kPhases) {
-    if (ours == phase) return theirs;
-  }
-  return proto::JOB_PHASE_UNSPECIFIED;
-}
-
-JobPhase DecodePhase(proto::JobPhase phase, WireCheck& check) {
-  for (const auto& [ours, theirs] : kPhases) {
-    if (theirs == phase) return ours;
-  }
-  check.Require(false, "phase", "is not known to this version of muster");
-  return JobPhase::kForming;
-}
-
-void DecodeRound(const proto::RoundRecord& in, WireCheck& check, RoundRecord& out) {
-  out.round = Round(Signed(check, "round", in.round()));
-  out.rounds_completed = check.Count("rounds_completed", in.rounds_completed());
-  if (!check.List("members", in.members_size(), kMaxNodes)) return;
-  for (const proto::RoundRecord::Member& member : in.members()) {
-    const Incarnation incarnation(member.incarnation());
-    out.members.push_back(incarnation);
-    out.descriptions[incarnation] = Decode(member.node(), check);
-    out.assignments[incarnation] = Decode(member.assignment(), check);
-  }
-  if (!check.List("peers", in.peers_size(), kMaxPeersInAssignment)) return;
-  std::vector<Peer> peers;
-  for (const proto::Peer& peer : in.peers()) peers.push_back(Decode(peer, check));
-  out.peers_for_node_0 = std::move(peers);
-  out.peers = Brief(out.peers_for_node_0);
-}
-
-void DecodeHistories(const proto::ProgressRecord& in, MonoTime kept_at, WireCheck& check,
-                     ProgressRecord& out) {
-  if (!check.List("histories", in.histories_size(), static_cast<int>(kMaxNodeHistories))) return;
-  for (const proto::ProgressRecord::History& history : in.histories()) {
-    NodeHistory& to = out.histories[history.node_name()];
-    to.changes = check.Count("history.changes", history.changes());
-    to.last_change = kept_at - check.Duration("history.age", history.last_change_age_us());
-    to.held_until = kept_at + check.Duration("history.held_for", history.held_for_us());
+// As a map in the record: of entries with one key the last counts.
+template <typename P, typename Part, typename Map, typename Fields>
+void MapField(Wire<P> wire, absl::string_view name, int size_max,
+              const google::protobuf::RepeatedPtrField<Part>& (P::*get)() const,
+              google::protobuf::RepeatedPtrField<Part>* (P::*mut)(), Map& map, Fields fields) {
+  using Entry = std::pair<typename Map::key_type, typename Map::mapped_type>;
+  if (!wire.decodes()) {
+    for (Entry entry : map) fields(Wire<Part>((wire.out().*mut)()->Add()), entry);
+  } else if (wire.check().List(name, (wire.in().*get)().size(), size_max)) {
+    for (const Part& part : (wire.in().*get)()) {
+      Entry entry;
+      fields(Wire<Part>(part, wire.check()), entry);
+      map[entry.first] = std::move(entry.second);
+    }
   }
 }
 
-void DecodeStopStep(const proto::ProgressRecord& in, WireCheck& check, ProgressRecord& out) {
-  if (in.has_stop_step()) {
-    const proto::ProgressRecord::StopStep& from = in.stop_step();
-    out.stop_step = StopStep{.reason = Text(check, "stop_step.reason", from.reason()),
-                             .ends_job = from.ends_job(),
-                             .exit_code = from.exit_code(),
-                             .step = Signed(check, "stop_step.step", from.step())};
+// Its description and assignment lie in maps.
+void MemberFields(Wire<proto::RoundRecord::Member> wire, Incarnation& member, RoundRecord& record) {
+  using P = proto::RoundRecord::Member;
+  wire.Plain(&P::incarnation, &P::set_incarnation, member);
+  if (wire.decodes()) {
+    record.descriptions[member] = NodeDescription();
+    record.assignments[member] = Assignment();
   }
-  if (!check.List("drained", in.drained_size(), static_cast<int>(kMaxDrainedNodes))) return;
-  for (const proto::ProgressRecord::Drained& from : in.drained()) {
-    out.drained[Incarnation(from.incarnation())] = {
-        .reason = Text(check, "drained.reason", from.reason()), .exit_code = from.exit_code()};
+  wire.Inner(&P::node, &P::mutable_node, record.descriptions.at(member), NodeFields);
+  wire.Inner(&P::assignment, &P::mutable_assignment, record.assignments.at(member),
+             AssignmentFields);
+}
+
+void RoundFields(Wire<proto::RoundRecord> wire, RoundRecord& record) {
+  using P = proto::RoundRecord;
+  wire.Number("round", kCountOrNone, &P::round, &P::set_round, record.round);
+  wire.Number("rounds_completed", kCount, &P::rounds_completed, &P::set_rounds_completed,
+              record.rounds_completed);
+  wire.List("members", {kMaxNodes}, &P::members, &P::mutable_members, record.members,
+            [&](Wire<P::Member> part, Incarnation& member) { MemberFields(part, member, record); });
+  std::vector<Peer> peers = record.peers_for_node_0.list();
+  wire.List("peers", {kMaxPeersInAssignment}, &P::peers, &P::mutable_peers, peers, PeerFields);
+  if (!wire.decodes()) return;
+  record.peers_for_node_0 = std::move(peers);
+  record.peers = Brief(record.peers_for_node_0);
+}
+
+using Lost = std::pair<Incarnation, std::string>;
+void LostFields(Wire<proto::ProgressRecord::Lost> wire, Lost& lost) {
+  using P = proto::ProgressRecord::Lost;
+  wire.Plain(&P::incarnation, &P::set_incarnation, lost.first);
+  wire.Text("lost.name", kPrintable, &P::name, &P::mutable_name, lost.second);
+}
+
+using Drained = std::pair<Incarnation, DrainedNode>;
+void DrainedFields(Wire<proto::ProgressRecord::Drained> wire, Drained& drained) {
+  using P = proto::ProgressRecord::Drained;
+  wire.Plain(&P::incarnation, &P::set_incarnation, drained.first);
+  wire.Text("drained.reason", kText, &P::reason, &P::mutable_reason, drained.second.reason);
+  wire.Plain(&P::exit_code, &P::set_exit_code, drained.second.exit_code);
+}
+
+using History = std::pair<std::string, NodeHistory>;
+void HistoryFields(Wire<proto::ProgressRecord::History> wire, History& entry, MonoTime kept_at) {
+  using P = proto::ProgressRecord::History;
+  NodeHistory& history = entry.second;
+  absl::Duration age = kept_at - history.last_change;
+  absl::Duration held_for = history.held_until - kept_at;
+  wire.Text("history.node_name", {}, &P::node_name, &P::mutable_node_name, entry.first);
+  wire.Number("history.changes", kCount, &P::changes, &P::set_changes, history.changes);
+  wire.Duration("history.age", &P::last_change_age_us, &P::set_last_change_age_us, age);
+  wire.Duration("history.held_for", &P::held_for_us, &P::set_held_for_us, held_for);
+  if (!wire.decodes()) return;
+  history.last_change = kept_at - age;
+  history.held_until = kept_at + held_for;
+}
+
+void StopStepFields(Wire<proto::ProgressRecord::StopStep> wire, StopStep& stop) {
+  using P = proto::ProgressRecord::StopStep;
+  wire.Text("stop_step.reason", kText, &P::reason, &P::mutable_reason, stop.reason);
+  wire.Plain(&P::ends_job, &P::set_ends_job, stop.ends_job);
+  wire.Plain(&P::exit_code, &P::set_exit_code, stop.exit_code);
+  wire.Number("stop_step.step", kCountOrNone, &P::step, &P::set_step, stop.step);
+}
+
+void SucceededField(Wire<proto::ProgressRecord> wire, absl::btree_set<Incarnation>& succeeded) {
+  if (!wire.decodes()) {
+    for (const Incarnation node : succeeded) wire.out().add_succeeded(node.value());
+  } else if (wire.check().List("succeeded", wire.in().succeeded_size(), kMaxNodes)) {
+    for (const uint64_t node : wire.in().succeeded()) succeeded.insert(Incarnation(node));
   }
 }
 
-void DecodeProgress(const proto::ProgressRecord& in, MonoTime kept_at, WireCheck& check,
-                    ProgressRecord& out) {
-  if (in.has_settings()) out.settings = Decode(in.settings(), check);
-  out.settings_from = Printable(check, "settings_from", in.settings_from());
-  out.phase = DecodePhase(in.phase(), check);
-  if (in.has_stop()) out.stop = Decode(in.stop(), check);
-  if (!check.List("lost", in.lost_size(), kMaxNodes)) return;
-  for (const proto::ProgressRecord::Lost& lost : in.lost()) {
-    out.lost[Incarnation(lost.incarnation())] = Printable(check, "lost.name", lost.name());
-  }
-  if (!check.List("succeeded", in.succeeded_size(), kMaxNodes)) return;
-  for (const uint64_t node : in.succeeded()) out.succeeded.insert(Incarnation(node));
-  out.attempts = check.Count("attempts", in.attempts());
-  out.restarts_used = check.Count("restarts_used", in.restarts_used());
-  out.membership_changes = check.Count("membership_changes", in.membership_changes());
-  out.hasty_changes = check.Count("hasty_changes", in.hasty_changes());
-  out.quick_ends = check.Count("quick_ends", in.quick_ends());
-  DecodeHistories(in, kept_at, check, out);
-  out.committed_step = Signed(check, "committed_step", in.committed_step());
-  out.restarts_without_commit =
-      check.Count("restarts_without_commit", in.restarts_without_commit());
-  if (in.has_outcome()) out.outcome = Decode(in.outcome(), check);
-  DecodeStopStep(in, check, out);
+// `kept_at` is when the record was kept, by the clock of its instants.
+void ProgressFields(Wire<proto::ProgressRecord> wire, ProgressRecord& record, MonoTime kept_at) {
+  using P = proto::ProgressRecord;
+  wire.Inner(&P::has_settings, &P::settings, &P::mutable_settings, record.settings, SettingsFields);
+  wire.Text("settings_from", kPrintable, &P::settings_from, &P::mutable_settings_from,
+            record.settings_from);
+  wire.Choice("phase", kPhases, &P::phase, &P::set_phase, record.phase);
+  wire.Inner(&P::has_stop, &P::stop, &P::mutable_stop, record.stop, StopRoundFields);
+  MapField(wire, "lost", kMaxNodes, &P::lost, &P::mutable_lost, record.lost, LostFields);
+  SucceededField(wire, record.succeeded);
+  wire.Number("attempts", kCount, &P::attempts, &P::set_attempts, record.attempts);
+  wire.Number("restarts_used", kCount, &P::restarts_used, &P::set_restarts_used,
+              record.restarts_used);
+  wire.Number("membership_changes", kCount, &P::membership_changes, &P::set_membership_changes,
+              record.membership_changes);
+  wire.Number("hasty_changes", kCount, &P::hasty_changes, &P::set_hasty_changes,
+              record.hasty_changes);
+  wire.Number("quick_ends", kCount, &P::quick_ends, &P::set_quick_ends, record.quick_ends);
+  MapField(
+      wire, "histories", kMaxNodeHistories, &P::histories, &P::mutable_histories, record.histories,
+      [&](Wire<P::History> history, History& entry) { HistoryFields(history, entry, kept_at); });
+  wire.Number("committed_step", kCountOrNone, &P::committed_step, &P::set_committed_step,
+              record.committed_step);
+  wire.Number("restarts_without_commit", kCount, &P::restarts_without_commit,
+              &P::set_restarts_without_commit, record.restarts_without_commit);
+  wire.Inner(&P::has_outcome, &P::outcome, &P::mutable_outcome, record.outcome, OutcomeFields);
+  wire.Inner(&P::has_stop_step, &P::stop_step, &P::mutable_stop_step, record.stop_step,
+             StopStepFields);
+  MapField(wire, "drained", kMaxDrainedNodes, &P::drained, &P::mutable_drained, record.drained,
+           DrainedFields);
 }
 
 // What the rest of the server takes for granted (round_restore.h, and R1 to R10 after it).
@@ -127,58 +169,15 @@ void CheckRecord(const JobRecord& record, WireCheck& check) {
 
 std::string EncodeRound(const RoundRecord& in) {
   proto::RoundRecord out;
-  out.set_round(in.round.value());
-  out.set_rounds_completed(in.rounds_completed);
-  EncodedPeers no_peers;
-  for (const Incarnation member : in.members) {
-    proto::RoundRecord::Member* to = out.add_members();
-    to->set_incarnation(member.value());
-    Encode(in.descriptions.at(member), to->mutable_node());
-    Encode(in.assignments.at(member), no_peers, to->mutable_assignment());
-  }
-  for (const Peer& peer : in.peers_for_node_0) Encode(peer, out.add_peers());
+  EncodeFields(in, &out, RoundFields);
   return out.SerializeAsString();
 }
 
 std::string EncodeProgress(const ProgressRecord& in, MonoTime now) {
   proto::ProgressRecord out;
-  if (in.settings) Encode(*in.settings, out.mutable_settings());
-  out.set_settings_from(in.settings_from);
-  out.set_phase(EncodePhase(in.phase));
-  if (in.stop) Encode(*in.stop, out.mutable_stop());
-  for (const auto& [node, name] : in.lost) {
-    proto::ProgressRecord::Lost* to = out.add_lost();
-    to->set_incarnation(node.value());
-    to->set_name(name);
-  }
-  for (const Incarnation node : in.succeeded) out.add_succeeded(node.value());
-  out.set_attempts(in.attempts);
-  out.set_restarts_used(in.restarts_used);
-  out.set_membership_changes(in.membership_changes);
-  out.set_hasty_changes(in.hasty_changes);
-  out.set_quick_ends(in.quick_ends);
-  for (const auto& [name, history] : in.histories) {
-    proto::ProgressRecord::History* to = out.add_histories();
-    to->set_node_name(name);
-    to->set_changes(history.changes);
-    to->set_last_change_age_us(EncodeDuration(now - history.last_change));
-    to->set_held_for_us(EncodeDuration(history.held_until - now));
-  }
-  out.set_committed_step(in.committed_step);
-  out.set_restarts_without_commit(in.restarts_without_commit);
-  if (in.outcome) Encode(*in.outcome, out.mutable_outcome());
-  if (in.stop_step) {
-    out.mutable_stop_step()->set_reason(in.stop_step->reason);
-    out.mutable_stop_step()->set_ends_job(in.stop_step->ends_job);
-    out.mutable_stop_step()->set_exit_code(in.stop_step->exit_code);
-    out.mutable_stop_step()->set_step(in.stop_step->step);
-  }
-  for (const auto& [node, drained] : in.drained) {
-    proto::ProgressRecord::Drained* to = out.add_drained();
-    to->set_incarnation(node.value());
-    to->set_reason(drained.reason);
-    to->set_exit_code(drained.exit_code);
-  }
+  EncodeFields(in, &out, [&](Wire<proto::ProgressRecord> wire, ProgressRecord& record) {
+    ProgressFields(wire, record, now);
+  });
   return out.SerializeAsString();
 }
 
@@ -192,8 +191,8 @@ absl::StatusOr<JobRecord> DecodeRecord(const std::string& round, const std::stri
   WireCheck check;
   JobRecord record;
   // A job that ended before its first round has none.
-  if (!round.empty()) DecodeRound(round_message, check, record);
-  DecodeProgress(progress_message, kept_at, check, record);
+  if (!round.empty()) RoundFields(Wire<proto::RoundRecord>(round_message, check), record);
+  ProgressFields(Wire<proto::ProgressRecord>(progress_message, check), record, kept_at);
   CheckRecord(record, check);
   if (!check.status().ok()) return absl::DataLossError(check.status().message());
   return record;
