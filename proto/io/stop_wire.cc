@@ -1,26 +1,27 @@
 #include "proto/io/stop_wire.h"
 
 #include "proto/agent.pb.h"
-#include "proto/base/status_macros.h"
-#include "proto/io/wire_check.h"
+#include "proto/io/wire_fields.h"
 
 namespace muster {
+namespace {
 
-void Encode(const StopState& stop, proto::StopState* out) {
-  out->set_is_stopping(stop.is_stopping);
-  if (stop.step.has_value()) out->set_step(*stop.step);
-  out->set_reason(stop.reason.substr(0, kMaxStopReasonBytes));
+void StopFields(Wire<proto::StopState> wire, StopState& stop) {
+  using P = proto::StopState;
+  constexpr TextBounds kReason{kMaxStopReasonBytes, kMaxStopReasonBytes};
+  wire.Plain(&P::is_stopping, &P::set_is_stopping, stop.is_stopping);
+  const bool has_step = wire.Has(&P::has_step, stop.step);
+  wire.Require(stop.is_stopping || !has_step, "stop.step", "is given without a stop");
+  if (has_step) wire.Number("stop.step", kCount, &P::step, &P::set_step, *stop.step);
+  wire.Text("stop.reason", kReason, &P::reason, &P::mutable_reason, stop.reason);
 }
 
+}  // namespace
+
+void Encode(const StopState& stop, proto::StopState* out) { EncodeFields(stop, out, StopFields); }
+
 absl::StatusOr<StopState> Decode(const proto::StopState& in) {
-  WireCheck check;
-  StopState out;
-  out.is_stopping = in.is_stopping();
-  check.Require(out.is_stopping || !in.has_step(), "stop.step", "is given without a stop");
-  if (in.has_step()) out.step = check.Count("stop.step", in.step());
-  out.reason = check.Text("stop.reason", in.reason(), kMaxStopReasonBytes);
-  MUSTER_RETURN_IF_ERROR(check.status());
-  return out;
+  return DecodeFields<StopState>(in, StopFields);
 }
 
 }  // namespace muster

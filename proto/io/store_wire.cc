@@ -1,161 +1,120 @@
 #include "proto/io/store_wire.h"
 
-#include <limits>
+#include <string>
 
-#include "proto/io/wire_check.h"
+#include "proto/io/wire_fields.h"
 #include "proto/store.pb.h"
 
 namespace muster {
 namespace {
 
-// NCCL's is 128 bytes; others may be longer.
-constexpr size_t kMaxUniqueIdBytes = 4096;
-constexpr size_t kMaxMessageBytes = size_t{64} << 10;
+constexpr TextBounds kKey{kMaxStoreKeyBytes};
+constexpr TextBounds kValue{kMaxStoreValueBytes};
+constexpr TextBounds kUniqueId{4096};  // NCCL's is 128 bytes; others may be longer
+constexpr TextBounds kMessage{size_t{64} << 10, size_t{64} << 10};
+constexpr ListBounds kValues{kMaxStoreWaitKeys};
 
-struct OperationEncoder {
-  proto::StoreRequest* out;
-
-  void operator()(const StoreSet& op) const {
-    out->mutable_set()->set_key(op.key);
-    out->mutable_set()->set_value(op.value);
-  }
-  void operator()(const StoreGet& op) const { out->mutable_get()->set_key(op.key); }
-  void operator()(const StoreWait& op) const {
-    for (const std::string& key : op.keys) out->mutable_wait()->add_keys(key);
-    out->mutable_wait()->set_timeout_us(EncodeDuration(op.timeout));
-  }
-  void operator()(const StoreAdd& op) const {
-    out->mutable_add()->set_key(op.key);
-    out->mutable_add()->set_amount(op.amount);
-  }
-  void operator()(const StoreCompareAndSet& op) const {
-    proto::StoreRequest::CompareAndSet* to = out->mutable_compare_and_set();
-    to->set_key(op.key);
-    to->set_expected(op.expected);
-    to->set_desired(op.desired);
-  }
-  void operator()(const StoreDelete& op) const { out->mutable_delete_()->set_key(op.key); }
-  void operator()(const UniqueIdExchange& op) const {
-    proto::StoreRequest::ExchangeUniqueId* to = out->mutable_exchange_unique_id();
-    to->set_group(op.group);
-    to->set_nonce(op.nonce);
-    to->set_group_rank(op.group_rank);
-    to->set_group_size(op.group_size);
-    to->set_unique_id(op.unique_id);
-    to->set_timeout_us(EncodeDuration(op.timeout));
-  }
-  void operator()(const CommitCheckpoint& op) const {
-    proto::StoreRequest::CommitCheckpoint* to = out->mutable_commit_checkpoint();
-    to->set_term(op.term.value());
-    to->set_step(op.step);
-  }
-};
-
-StoreWait DecodeWait(const proto::StoreRequest::Wait& in, WireCheck& check) {
-  StoreWait out;
-  if (check.List("wait.keys", in.keys_size(), kMaxStoreWaitKeys)) {
-    for (const std::string& key : in.keys()) {
-      out.keys.push_back(check.Text("wait.keys", key, kMaxStoreKeyBytes));
-    }
-  }
-  out.timeout = check.Duration("wait.timeout", in.timeout_us());
-  return out;
+void SetFields(Wire<proto::StoreRequest::Set> wire, StoreSet& op) {
+  using P = proto::StoreRequest::Set;
+  wire.Text("key", kKey, &P::key, &P::mutable_key, op.key);
+  wire.Text("value", kValue, &P::value, &P::mutable_value, op.value);
 }
 
-UniqueIdExchange DecodeExchange(const proto::StoreRequest::ExchangeUniqueId& in, WireCheck& check) {
-  UniqueIdExchange out;
-  out.group = check.Text("exchange.group", in.group(), kMaxStoreKeyBytes);
-  out.nonce = in.nonce();
-  out.group_size = check.Range("exchange.group_size", in.group_size(), 1, 1 << 24);
-  out.group_rank = check.Range("exchange.group_rank", in.group_rank(), 0, out.group_size - 1);
-  out.unique_id = check.Text("exchange.unique_id", in.unique_id(), kMaxUniqueIdBytes);
-  out.timeout = check.Duration("exchange.timeout", in.timeout_us());
-  return out;
+void GetFields(Wire<proto::StoreRequest::Get> wire, StoreGet& op) {
+  using P = proto::StoreRequest::Get;
+  wire.Text("key", kKey, &P::key, &P::mutable_key, op.key);
 }
 
-CommitCheckpoint DecodeCommit(const proto::StoreRequest::CommitCheckpoint& in, WireCheck& check) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  return {.term = ServerTerm(check.Range<int64_t>("commit.term", in.term(), 0, kMost)),
-          .step = check.Range<int64_t>("commit.step", in.step(), 0, kMost)};
+void WaitFields(Wire<proto::StoreRequest::Wait> wire, StoreWait& op) {
+  using P = proto::StoreRequest::Wait;
+  wire.Texts("wait.keys", {kMaxStoreWaitKeys}, kKey, &P::keys, &P::mutable_keys, op.keys);
+  wire.Duration("wait.timeout", &P::timeout_us, &P::set_timeout_us, op.timeout);
 }
 
-StoreOperation DecodeOperation(const proto::StoreRequest& in, WireCheck& check) {
-  const auto key = [&check](const std::string& k) {
-    return check.Text("key", k, kMaxStoreKeyBytes);
-  };
-  const auto value = [&check](const std::string& v) {
-    return check.Text("value", v, kMaxStoreValueBytes);
-  };
-  switch (in.operation_case()) {
-    case proto::StoreRequest::kSet:
-      return StoreSet{key(in.set().key()), value(in.set().value())};
-    case proto::StoreRequest::kGet:
-      return StoreGet{key(in.get().key())};
-    case proto::StoreRequest::kWait:
-      return DecodeWait(in.wait(), check);
-    case proto::StoreRequest::kAdd:
-      return StoreAdd{key(in.add().key()), in.add().amount()};
-    case proto::StoreRequest::kCompareAndSet:
-      return StoreCompareAndSet{key(in.compare_and_set().key()),
-                                value(in.compare_and_set().expected()),
-                                value(in.compare_and_set().desired())};
-    case proto::StoreRequest::kDelete:
-      return StoreDelete{key(in.delete_().key())};
-    case proto::StoreRequest::kExchangeUniqueId:
-      return DecodeExchange(in.exchange_unique_id(), check);
-    case proto::StoreRequest::kCommitCheckpoint:
-      return DecodeCommit(in.commit_checkpoint(), check);
-    case proto::StoreRequest::OPERATION_NOT_SET:
-      break;
-  }
-  check.Require(false, "operation", "is not known to this version of muster");
-  return StoreGet{};
+void AddFields(Wire<proto::StoreRequest::Add> wire, StoreAdd& op) {
+  using P = proto::StoreRequest::Add;
+  wire.Text("key", kKey, &P::key, &P::mutable_key, op.key);
+  wire.Plain(&P::amount, &P::set_amount, op.amount);
+}
+
+void CompareAndSetFields(Wire<proto::StoreRequest::CompareAndSet> wire, StoreCompareAndSet& op) {
+  using P = proto::StoreRequest::CompareAndSet;
+  wire.Text("key", kKey, &P::key, &P::mutable_key, op.key);
+  wire.Text("value", kValue, &P::expected, &P::mutable_expected, op.expected);
+  wire.Text("value", kValue, &P::desired, &P::mutable_desired, op.desired);
+}
+
+void DeleteFields(Wire<proto::StoreRequest::Delete> wire, StoreDelete& op) {
+  using P = proto::StoreRequest::Delete;
+  wire.Text("key", kKey, &P::key, &P::mutable_key, op.key);
+}
+
+void ExchangeFields(Wire<proto::StoreRequest::ExchangeUniqueId> wire, UniqueIdExchange& op) {
+  using P = proto::StoreRequest::ExchangeUniqueId;
+  wire.Text("exchange.group", kKey, &P::group, &P::mutable_group, op.group);
+  wire.Plain(&P::nonce, &P::set_nonce, op.nonce);
+  wire.Number("exchange.group_size", {1, 1 << 24}, &P::group_size, &P::set_group_size,
+              op.group_size);
+  wire.Number("exchange.group_rank", {0, op.group_size - 1}, &P::group_rank, &P::set_group_rank,
+              op.group_rank);
+  wire.Text("exchange.unique_id", kUniqueId, &P::unique_id, &P::mutable_unique_id, op.unique_id);
+  wire.Duration("exchange.timeout", &P::timeout_us, &P::set_timeout_us, op.timeout);
+}
+
+void CommitFields(Wire<proto::StoreRequest::CommitCheckpoint> wire, CommitCheckpoint& op) {
+  using P = proto::StoreRequest::CommitCheckpoint;
+  wire.Number("commit.term", kCount, &P::term, &P::set_term, op.term);
+  wire.Number("commit.step", kCount, &P::step, &P::set_step, op.step);
+}
+
+void RequestFields(Wire<proto::StoreRequest> wire, StoreRequest& request) {
+  using P = proto::StoreRequest;
+  StoreOperation& op = request.operation;
+  wire.Plain(&P::request_id, &P::set_request_id, request.request_id);
+  wire.Number("round", kCountOrNone, &P::round, &P::set_round, request.round);
+  wire.Plain(&P::instance, &P::set_instance, request.instance);
+  wire.NeedsCase(&P::operation_case, "operation");
+  wire.Case(&P::has_set, &P::set, &P::mutable_set, op, SetFields);
+  wire.Case(&P::has_get, &P::get, &P::mutable_get, op, GetFields);
+  wire.Case(&P::has_wait, &P::wait, &P::mutable_wait, op, WaitFields);
+  wire.Case(&P::has_add, &P::add, &P::mutable_add, op, AddFields);
+  wire.Case(&P::has_compare_and_set, &P::compare_and_set, &P::mutable_compare_and_set, op,
+            CompareAndSetFields);
+  wire.Case(&P::has_delete_, &P::delete_, &P::mutable_delete_, op, DeleteFields);
+  wire.Case(&P::has_exchange_unique_id, &P::exchange_unique_id, &P::mutable_exchange_unique_id, op,
+            ExchangeFields);
+  wire.Case(&P::has_commit_checkpoint, &P::commit_checkpoint, &P::mutable_commit_checkpoint, op,
+            CommitFields);
+}
+
+void ReplyFields(Wire<proto::StoreReply> wire, StoreReply& reply) {
+  using P = proto::StoreReply;
+  absl::StatusCode code = reply.status.code();
+  std::string message(reply.status.message());
+  wire.Plain(&P::request_id, &P::set_request_id, reply.request_id);
+  wire.Text("message", kMessage, &P::message, &P::mutable_message, message);
+  wire.Number("code", kStatusCodes, &P::code, &P::set_code, code);
+  if (wire.decodes()) reply.status = absl::Status(code, message);
+  wire.Texts("values", kValues, kValue, &P::values, &P::mutable_values, reply.values);
+  size_t bytes = 0;
+  for (const std::string& value : reply.values) bytes += value.size();
+  wire.Require(bytes <= kMaxStoreReplyBytes, "values", "are too large together");
 }
 
 }  // namespace
 
 void Encode(const StoreRequest& request, proto::StoreRequest* out) {
-  out->set_request_id(request.request_id);
-  out->set_round(request.round.value());
-  out->set_instance(request.instance.value());
-  std::visit(OperationEncoder{out}, request.operation);
+  EncodeFields(request, out, RequestFields);
 }
-
 void Encode(const StoreReply& reply, proto::StoreReply* out) {
-  out->set_request_id(reply.request_id);
-  out->set_code(static_cast<int>(reply.status.code()));
-  out->set_message(std::string(reply.status.message().substr(0, kMaxMessageBytes)));
-  for (const std::string& value : reply.values) out->add_values(value);
+  EncodeFields(reply, out, ReplyFields);
 }
 
 absl::StatusOr<StoreRequest> Decode(const proto::StoreRequest& in) {
-  WireCheck check;
-  StoreRequest out;
-  out.request_id = in.request_id();
-  out.round = Round(check.Range<int64_t>("round", in.round(), kNoRound.value(),
-                                         std::numeric_limits<int64_t>::max()));
-  out.instance = Instance(in.instance());
-  out.operation = DecodeOperation(in, check);
-  if (!check.status().ok()) return check.status();
-  return out;
+  return DecodeFields<StoreRequest>(in, RequestFields);
 }
-
 absl::StatusOr<StoreReply> Decode(const proto::StoreReply& in) {
-  WireCheck check;
-  StoreReply out;
-  out.request_id = in.request_id();
-  out.status = absl::Status(check.Code("code", in.code()),
-                            check.Text("message", in.message(), kMaxMessageBytes));
-  if (check.List("values", in.values_size(), kMaxStoreWaitKeys)) {
-    size_t bytes = 0;
-    for (const std::string& value : in.values()) {
-      out.values.push_back(check.Text("values", value, kMaxStoreValueBytes));
-      bytes += value.size();
-    }
-    check.Require(bytes <= kMaxStoreReplyBytes, "values", "are too large together");
-  }
-  if (!check.status().ok()) return check.status();
-  return out;
+  return DecodeFields<StoreReply>(in, ReplyFields);
 }
 
 }  // namespace muster
