@@ -10,10 +10,13 @@ enum class PortUse {
   // Bound with SO_REUSEADDR but not listening: a server that sets SO_REUSEADDR too (gRPC does) can
   // take it.
   kHeld,
+  // Bound alone, not listening: any other server fails to bind it, and connections are refused.
+  kTaken,
   // Taken by this process, which listens and never answers: any other server fails to bind it.
   kListening,
 };
 
+// No musterd that was killed has left a mark for it: agents would wait for that one.
 class LoopbackPort {
  public:
   // `address` is numeric, e.g. "127.0.0.2" or "::1".

@@ -34,6 +34,11 @@ TEST(LoopbackPort, KeepsServersOffAListeningPort) {
   EXPECT_FALSE(CanListen(port.number()));
 }
 
+TEST(LoopbackPort, KeepsServersOffATakenPort) {
+  const LoopbackPort port(PortUse::kTaken);
+  EXPECT_FALSE(CanListen(port.number()));
+}
+
 TEST(LoopbackPort, IsNeverGivenOutTwiceWhileHeld) {
   const LoopbackPort one, other;
   EXPECT_NE(one.number(), other.number());
