@@ -28,8 +28,8 @@
 #include "asio/io_context.hpp"
 #include "asio/posix/stream_descriptor.hpp"
 #include "asio/steady_timer.hpp"
+#include "launcher/commands/host_listening.h"
 #include "launcher/commands/hosts_command.h"
-#include "launcher/commands/other_machines.h"
 #include "launcher/exit_summary.h"
 #include "launcher/flags.h"
 #include "launcher/invocation.h"
@@ -412,7 +412,8 @@ class NodeRun {
   absl::StatusOr<bool> TryToHost(const rendezvous::RendezvousServerOptions& options) {
     server_ = rendezvous::RendezvousServer::Create(loop_, options);
     const ResolvedEndpoint& endpoint = *setup_.endpoint;
-    const absl::StatusOr<int> port = server_->Listen(endpoint.address, endpoint.port);
+    const absl::StatusOr<int> port =
+        ListenAsHost(endpoint, IncarnationOf(life_key_).value(), *server_);
     if (port.ok()) {
       setup_.agent.hosts_server = true;
       // A job of one node ends with it anyway.

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "tests/integration/several_nodes.h"
 
 namespace muster::testing {
@@ -87,6 +90,20 @@ TEST_F(Static, NodesMeetWhateverTheSitesOpenSslConfigurationActivates) {
     }
     EXPECT_THAT(WaitForAll(agents), Each(ExitsWith(0))) << text;
   }
+}
+
+// So it is for a moment where two agents keep each other from listening, or a process ends that
+// had it.
+TEST_F(Static, NodesMeetAtAPortThatIsTakenWhenTheyStartAndServedByNobody) {
+  std::optional<LoopbackPort> taken(std::in_place, PortUse::kTaken);
+  const std::string port = absl::StrCat("--master_port=", taken->number());
+  std::vector<Subprocess> agents;
+  for (int node = 0; node < 2; ++node) {
+    agents.push_back(StartStatic(node, 2, {port, ShellScript("train.sh", "exit 0")}));
+  }
+  absl::SleepFor(absl::Seconds(1));
+  taken.reset();
+  EXPECT_THAT(WaitForAll(agents), Each(ExitsWith(0)));
 }
 
 TEST_F(Static, AFailingWorkerEndsEveryNodeWithItsExitCode) {

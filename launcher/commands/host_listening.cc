@@ -1,12 +1,28 @@
-#include "launcher/commands/other_machines.h"
+#include "launcher/commands/host_listening.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "proto/base/endpoint.h"
+#include "proto/base/mono_time.h"
 #include "proto/base/numeric_address.h"
 #include "proto/io/log.h"
 
 namespace muster::launcher {
+
+absl::StatusOr<int> ListenAsHost(const ResolvedEndpoint& endpoint, uint64_t seed,
+                                 rendezvous::RendezvousServer& server) {
+  constexpr absl::Duration kPatience = absl::Seconds(5);
+  const absl::Duration rhythm = absl::Milliseconds(10 + seed % 64);
+  const MonoTime give_up = MonoNow() + kPatience;
+  absl::StatusOr<int> port = server.Listen(endpoint.address, endpoint.port);
+  while (port.status().code() == absl::StatusCode::kAlreadyExists && !IsServedHere(endpoint) &&
+         MonoNow() < give_up) {
+    absl::SleepFor(rhythm);
+    port = server.Listen(endpoint.address, endpoint.port);
+  }
+  return port;
+}
 
 void ListenForOtherMachines(const JobSpec& spec, const ResolvedEndpoint& endpoint,
                             const std::vector<std::string>& others,

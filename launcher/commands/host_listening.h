@@ -1,0 +1,31 @@
+// How a host of the rendezvous comes to listen: at the endpoint, unless somebody else is the host,
+// and where the user has written loopback, where nodes of other machines do not come, on its other
+// addresses, too, unless anyone could come then (--auth=none).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launcher/endpoint.h"
+#include "proto/spec/job_spec.h"
+#include "rendezvous/server/rendezvous_server.h"
+
+namespace muster::launcher {
+
+// The port at which `server` listens from now on. One that is taken and not listened at is another
+// agent's that has come at the same time, of whom Linux may refuse both, or a process's that ends:
+// it is tried again for a few seconds, in a rhythm that `seed` tells from that of other agents.
+//
+// Blocks. Errors: RendezvousServer::Listen's.
+absl::StatusOr<int> ListenAsHost(const ResolvedEndpoint& endpoint, uint64_t seed,
+                                 rendezvous::RendezvousServer& server);
+
+// `server` listens at `endpoint`. Says where others can come, and also that they cannot. `others`
+// are this node's other addresses, the best to tell first.
+void ListenForOtherMachines(const JobSpec& spec, const ResolvedEndpoint& endpoint,
+                            const std::vector<std::string>& others,
+                            rendezvous::RendezvousServer& server);
+
+}  // namespace muster::launcher
