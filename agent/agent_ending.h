@@ -24,7 +24,7 @@ inline constexpr absl::Duration kFarewell = absl::Seconds(5);
 
 struct AgentEndingOptions {
   std::string runtime_directory;  // removed once the guardian has ended
-  // Then: keeps or removes the run directory, and calls `settled`, once, from the loop.
+  // Called then: keeps or removes the run directory, and calls `settled`, once, from the loop.
   std::function<void(std::function<void()> settled)> settle_run_directory;
   // Called once, at the very end.
   std::function<void(JobOutcome)> on_finished;

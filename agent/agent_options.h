@@ -24,7 +24,7 @@ struct AgentOptions {
   std::vector<std::string> visible_devices;  // by local rank; empty: untouched
   std::vector<std::vector<int>> cpus;        // by local rank; empty: not bound
   std::string run_directory;                 // of logs and error files
-  // With its parent: removed at the end if nothing was written.
+  // It and its parent are removed at the end if nothing was written.
   bool run_directory_is_temporary = false;
   std::string runtime_directory;  // 0700, for the workers' socket
   // Shared by the copies of these options: see leftovers.h. The job's end unlocks it.

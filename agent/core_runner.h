@@ -21,7 +21,7 @@ class CoreRunner {
     virtual void OnEffect(const Effect& effect) = 0;
     // The effects of one event have been performed.
     virtual void OnStepped() = 0;
-    // Those of all events have.
+    // The effects of all events have been performed.
     virtual void OnRest() = 0;
     // A deadline of the core has come, and its Tick follows.
     virtual void OnDeadline() = 0;

@@ -79,7 +79,7 @@ class LocalRound {
   // Once the log files are open: the network, then the hook.
   void Prepare(std::vector<WorkerStreams> streams);
   void RunHook(std::vector<WorkerStreams> streams);
-  // Without streams: says of each worker why it was not started.
+  // Where there are no streams it says of each worker why it was not started.
   void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams);
   std::vector<std::string> EnvironmentOfWorker(const WorkerEnv& env) const;

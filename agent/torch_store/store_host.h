@@ -36,7 +36,7 @@ class StoreHost {
   bool is_serving() const { return server_ != nullptr; }
   // A worker of this node.
   void AddWorker(Rank rank, pid_t pid);
-  // As those of TorchStoreServer; nothing happens where it is not served.
+  // The two do as TorchStoreServer's, and nothing where it is not served.
   void AskWhoIsMissing(absl::AnyInvocable<void(std::vector<verdict::Gathering>)> answer);
   void StopTelling();
 

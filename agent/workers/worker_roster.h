@@ -53,10 +53,10 @@ class WorkerRoster {
   // Each but the spared will have got it from us.
   void NoteSignal(int signal, const std::vector<LocalRank>& spared);
 
-  // By id, of any round.
+  // All, of any round, by id.
   const absl::btree_map<uint64_t, RunningWorker>& workers() const { return workers_; }
   std::vector<LocalRank> LocalRanks() const;
-  // Those that have one.
+  // The processes that are known.
   std::vector<pid_t> Pids() const;
 
  private:

@@ -31,14 +31,14 @@ class BatchFeed {
   // A step on batches of `reader` begins. On a device that the host does not reach they all are
   // read, and on their way there by the copy lane. Errors: as Next, and the groups end.
   absl::Status Begin(BatchReader& reader);
-  // That of micro-batch `index`, for `tape`; the queue waits until it is there unless it
+  // The batch of micro-batch `index`, for `tape`; the queue waits until it is there unless it
   // `is_capturing`. Errors: as Next.
   absl::StatusOr<const Batch*> At(BatchReader& reader, Tape& tape, int64_t index,
                                   bool is_capturing);
   // The queue waits for all that are on their way.
   void HoldUp();
 
-  // By micro-batch; 0 where another stage takes the loss.
+  // One for each micro-batch; 0 where another stage takes the loss.
   std::vector<double> TargetsThatCount() const;
   // What makes a step on them like another.
   StepShape Shape() const;

@@ -1,6 +1,5 @@
 // The memory that an engine would take, or has taken.
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -23,7 +23,8 @@
 
 namespace muster::engine {
 
-// Constant after construction, but for Recompile.
+// AdoptOrder writes the set-up, Recompile the program, the reduction and the hash. All else is
+// constant once the engine is there.
 //
 // Threads: thread-compatible.
 struct Rig {
@@ -35,7 +36,7 @@ struct Rig {
   int place() const { return world.rank() / set_up.mesh.replicas; }
   int replica() const { return world.rank() % set_up.mesh.replicas; }
   bool host_reads() const { return queue.device().host_reads(); }
-  // By their number in the program.
+  // All of them, by their number in the program.
   std::vector<Communicator*> Groups() const;
   // Ends all of them with this reason.
   void Abort(absl::string_view reason);

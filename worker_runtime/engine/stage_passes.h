@@ -24,8 +24,8 @@ class StagePasses {
   // Both outlive this. `updater` knows what the loss is scaled by.
   StagePasses(Rig& rig, const Updater& updater);
 
-  // `use_error`: of what the pass used, for which a model cannot return it. Errors: it, and the
-  // pass's own, which ends the groups.
+  // `use_error` is written while the model runs, by uses that cannot return it, and read after it.
+  // Errors: it, and the pass's own, which ends the groups.
   absl::Status Forward(const plan::Action& pass, PassForward forward,
                        const absl::Status& use_error);
   // `watch` is called before the last backward pass of a step, if its gradients are reduced as they

@@ -43,7 +43,7 @@ class Travels {
   // After a failure: waits for what is under way, which uses memory of the engine. The first error.
   absl::Status AwaitRest();
 
-  // That reductions of the step took. Collectives of a communicator run one after the other.
+  // What reductions of the step took. Collectives of a communicator run one after the other.
   absl::Duration TimeOfReductions() const;
 
  private:

@@ -1,7 +1,6 @@
 #include "worker_runtime/plan/compile_program.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -26,7 +26,7 @@ class GradientReductions {
   // Buckets that no use from `use` on of this pass belongs to, and that are not reduced yet. `at`:
   // the moment at which the gradients are all there; its entry is kNone for the end of the pass.
   void ReduceWhatIsComplete(const PlannedPass& pass, size_t use, Point at);
-  // Those of the stage at hand, whose gradients are whole with its last pass.
+  // The buckets of the stage at hand, whose gradients are whole with its last pass.
   void ReduceStage();
   // Behind all reductions, which it would hold up.
   void Replicate();

@@ -63,7 +63,7 @@ struct ProgramDraft {
   // What its gradients take in their arena.
   int64_t BlocksOfGradients(int bucket) const;
 
-  // With room for the copy that it works on, if any. Its number.
+  // Makes room for the copy that the action works on, if any. Its number.
   int Add(Action action);
   // No more will come: the size of the copies, and the memory that the rank holds.
   void Finish();
@@ -86,7 +86,7 @@ struct ProgramDraft {
   // Parameters that stay whole where others are sharded: small units, and what other stages borrow.
   void ChooseGathered();
   bool IsLent(int unit, bool frozen) const;
-  // Those of the stage at hand, by the last of their gradients.
+  // The buckets of the stage at hand, by the last of their gradients.
   std::vector<Bucket> BucketsInOrder() const;
   std::vector<Bucket> BucketsOfBlocks() const;
   std::vector<Bucket> BucketsOfUnits() const;

@@ -21,7 +21,7 @@ class StageHandovers {
 
   // What the pass needs of other ranks, before it.
   void AddReceives(const PlannedPass& pass);
-  // That it waits for them.
+  // Has the pass wait for them.
   void AddNeeds(const PlannedPass& pass, Action& action) const;
   // A backward pass that hands something back: what its stage has sent has left by then, so that
   // its memory is there again.

@@ -7,7 +7,7 @@
 namespace muster::plan {
 namespace {
 
-UseSchedule ScheduleOf(const ProgramDraft& draft, const std::vector<UnitUse>& uses) {
+UseSchedule MakeSchedule(const ProgramDraft& draft, const std::vector<UnitUse>& uses) {
   std::vector<int64_t> elements(std::max(draft.layout.units.size(), draft.program.buckets.size()));
   for (size_t u = 0; u < draft.layout.units.size(); ++u) {
     for (const int b : BucketsOfUnit(draft.program, static_cast<int>(u))) {
@@ -25,7 +25,7 @@ UseSchedule ScheduleOf(const ProgramDraft& draft, const std::vector<UnitUse>& us
 UnitGathers::UnitGathers(ProgramDraft& draft, const std::vector<UnitUse>& uses)
     : draft_(draft),
       uses_(uses),
-      schedule_(ScheduleOf(draft, uses)),
+      schedule_(MakeSchedule(draft, uses)),
       gathering_(draft.program.buckets.size()) {
   draft_.program.live_elements = schedule_.live_elements;
 }

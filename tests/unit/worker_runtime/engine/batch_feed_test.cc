@@ -10,7 +10,11 @@
 namespace muster::engine {
 namespace {
 
-using namespace ::muster::testing;
+using ::muster::testing::Alone;
+using ::muster::testing::IsOk;
+using ::muster::testing::kWhole;
+using ::muster::testing::SmallPlan;
+using ::muster::testing::SmallRig;
 using ::testing::Each;
 using ::testing::Gt;
 using ::testing::HasSubstr;

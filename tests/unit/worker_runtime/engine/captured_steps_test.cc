@@ -14,7 +14,12 @@
 namespace muster::engine {
 namespace {
 
-using namespace ::muster::testing;
+using ::muster::testing::Alone;
+using ::muster::testing::EmulatedCuda;
+using ::muster::testing::IsOk;
+using ::muster::testing::MakeLateDevice;
+using ::muster::testing::SmallPlan;
+using ::muster::testing::SmallRig;
 using ::testing::ElementsAre;
 
 struct Capturing {

@@ -16,7 +16,14 @@
 namespace muster::engine {
 namespace {
 
-using namespace ::muster::testing;
+using ::muster::testing::ActionsOf;
+using ::muster::testing::EmulatedCuda;
+using ::muster::testing::IsOk;
+using ::muster::testing::MakeLateDevice;
+using ::muster::testing::MakeStreamCommunicators;
+using ::muster::testing::SmallPlan;
+using ::muster::testing::SmallRig;
+using ::muster::testing::StreamFigures;
 
 struct Calls {
   int64_t in_registered = 0;

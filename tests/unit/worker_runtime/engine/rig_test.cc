@@ -12,7 +12,13 @@
 namespace muster::engine {
 namespace {
 
-using namespace ::muster::testing;
+using ::muster::testing::ActionsOf;
+using ::muster::testing::IsOk;
+using ::muster::testing::OnRanks;
+using ::muster::testing::SmallPlan;
+using ::muster::testing::SmallRig;
+using ::muster::testing::StatusIs;
+using ::muster::testing::Under;
 using ::testing::HasSubstr;
 
 TEST(Rig, IsRefusedOnAllRanksWhereOneHasAnotherPlan) {

@@ -12,7 +12,11 @@
 namespace muster::engine {
 namespace {
 
-using namespace ::muster::testing;
+using ::muster::testing::ActionsOf;
+using ::muster::testing::IsOk;
+using ::muster::testing::OnRanks;
+using ::muster::testing::SmallPlan;
+using ::muster::testing::SmallRig;
 using ::testing::Each;
 using ::testing::Eq;
 using ::testing::HasSubstr;

@@ -11,7 +11,12 @@
 namespace muster::engine {
 namespace {
 
-using namespace ::muster::testing;
+using ::muster::testing::Alone;
+using ::muster::testing::IsOk;
+using ::muster::testing::OnRanks;
+using ::muster::testing::SmallPlan;
+using ::muster::testing::SmallRig;
+using ::muster::testing::Under;
 using ::testing::HasSubstr;
 
 Plan ShardedPlan() {

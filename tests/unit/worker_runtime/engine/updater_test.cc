@@ -14,7 +14,12 @@
 namespace muster::engine {
 namespace {
 
-using namespace ::muster::testing;
+using ::muster::testing::ActionsOf;
+using ::muster::testing::Alone;
+using ::muster::testing::IsOk;
+using ::muster::testing::SmallPlan;
+using ::muster::testing::SmallRig;
+using ::muster::testing::StatusIs;
 using ::testing::HasSubstr;
 
 constexpr LossSum kLoss = {.loss = 6, .num_tokens = 4};
