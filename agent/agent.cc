@@ -210,12 +210,12 @@ void Agent::Perform(const SignalWorkers& effect) {
   if (core().phase() == NodePhase::kStopping) round_.Leave();
   std::function<void()> send = signals_.Prepare(effect);
   if (effect.signal == SIGKILL) return send();
-  hang_watch_.BeforeSignal(std::move(send));
+  hang_watch_.aborts().BeforeSignal(std::move(send));
 }
 
 void Agent::Perform(const TellRoundOver& effect) {
   round_.Leave();
-  hang_watch_.BeforeSignal([this, effect, round = assignment().round] {
+  hang_watch_.aborts().BeforeSignal([this, effect, round = assignment().round] {
     if (round == assignment().round) {
       worker_service_.TellRoundOver(effect.is_followed, effect.reason);
     }

@@ -18,7 +18,7 @@ using status::Spent;
 
 // Less than the server gives (TimeFor).
 constexpr absl::Duration kLogsPatience = absl::Seconds(3);
-// From then on a rank that says nothing is worth a word.
+// A rank that is silent for longer is worth a word.
 constexpr absl::Duration kSilenceShown = absl::Seconds(3);
 
 }  // namespace
@@ -70,7 +70,7 @@ status::StatusPage AgentSight::OwnPage(const std::string& why) const {
   page.round.num_nodes = parts_.roster.assignment().num_nodes;
   page.round.world_size = parts_.roster.assignment().world_size;
   page.nodes.running = 1;
-  const verdict::NodeProgress progress = parts_.hang_watch.Progress();
+  const verdict::NodeProgress progress = parts_.hang_watch.ranks().Progress();
   page.progress = {.step = progress.step,
                    .steps_per_second = progress.steps_per_second,
                    .slowest_rank = progress.slowest_rank,
@@ -186,7 +186,7 @@ AgentFigures AgentSight::FiguresHere() const {
                        .counts = diary_.diary().counts(),
                        .restarts_used = parts_.roster.assignment().restarts_used,
                        .restarts_max = parts_.options.spec.max_restarts,
-                       .steps_per_second = parts_.hang_watch.Progress().steps_per_second};
+                       .steps_per_second = parts_.hang_watch.ranks().Progress().steps_per_second};
   const MonoTime now = MonoNow();
   for (const Spent spent : status::kAllSpent) {
     figures.spent_seconds[static_cast<size_t>(spent)] =

@@ -102,7 +102,7 @@ void NodeDiary::NoteSteps() {
   status::DiaryEntry entry{.what = status::kSteps,
                            .round = subject_.roster.assignment().round.value()};
   int rank = subject_.roster.assignment().first_rank.value();
-  for (const int64_t step : subject_.hang_watch.Steps()) {
+  for (const int64_t step : subject_.hang_watch.ranks().Steps()) {
     if (step >= 0) entry.steps.push_back({.rank = rank, .step = step});
     ++rank;
   }

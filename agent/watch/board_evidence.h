@@ -13,8 +13,8 @@
 #include "proto/base/ids.h"
 #include "proto/base/progress_board.h"
 #include "rendezvous/verdict/evidence.h"
-#include "rendezvous/verdict/hang_watch_core.h"
 #include "rendezvous/verdict/incident_parts.h"
+#include "rendezvous/verdict/silence_meter.h"
 
 namespace muster::agent {
 

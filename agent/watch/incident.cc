@@ -13,7 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "proto/base/words.h"
 #include "rendezvous/verdict/cause.h"
-#include "rendezvous/verdict/hang_watch_core.h"
+#include "rendezvous/verdict/hang_judge.h"
 
 namespace muster::agent {
 namespace {

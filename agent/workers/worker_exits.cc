@@ -142,9 +142,9 @@ void WorkerExits::TellFailure(const RunningWorker& worker, WorkerFailure failure
                  absl::StrCat("cannot read what rank ", ToString(failure.rank), " wrote below ",
                               parts_.options.run_directory, ": its file system does not answer"));
     }
-    parts_.hang_watch.BeforeReport(
+    parts_.hang_watch.aborts().BeforeReport(
         [this, is_its_own, round, seen, failure = std::move(failure)]() mutable {
-          parts_.hang_watch.TellWhoEnded(failure);
+          parts_.hang_watch.aborts().TellWhoEnded(failure);
           if (is_its_own) parts_.on_failure(failure);
           auto tell = [this, round, seen, failure = std::move(failure)]() mutable {
             failure.age = MonoNow() - seen;

@@ -377,12 +377,21 @@ void QuestionFields(Wire<proto::WatchQuestion> wire, Question& order) {
   RoundField(wire, order);
 }
 
+constexpr ListBounds kNamed{verdict::kRanksNamedMax, verdict::kRanksNamedMax};
+
+void AskStacksFields(Wire<proto::WatchQuestion> wire, verdict::AskStacks& order) {
+  using P = proto::WatchQuestion;
+  QuestionFields(wire, order);
+  wire.Numbers("order.first", kNamed, kRanks, &P::first, &P::mutable_first, order.first);
+}
+
 void NoticeFields(Wire<proto::WatchNotice> wire, verdict::SayNotice& order) {
   using P = proto::WatchNotice;
   RoundField(wire, order);
   wire.Number("order.finding", UpTo(verdict::Finding::kOutOfSight), &P::finding, &P::set_finding,
               order.finding);
   wire.Text("order.text", kWatchedText, &P::text, &P::mutable_text, order.text);
+  wire.Numbers("order.named", kNamed, kRanks, &P::named, &P::mutable_named, order.named);
 }
 
 void RecoveryFields(Wire<proto::WatchNotice> wire, verdict::SayRecovery& order) {
@@ -414,7 +423,7 @@ void OrderFields(Wire<proto::WatchOrder> wire, verdict::WatchOrder& order) {
   wire.Case(&P::has_ask_details, &P::ask_details, &P::mutable_ask_details, order,
             QuestionFields<verdict::AskDetails>);
   wire.Case(&P::has_ask_stacks, &P::ask_stacks, &P::mutable_ask_stacks, order,
-            QuestionFields<verdict::AskStacks>);
+            AskStacksFields);
   wire.Case(&P::has_ask_arrivals, &P::ask_arrivals, &P::mutable_ask_arrivals, order,
             QuestionFields<verdict::AskArrivals>);
   wire.Case(&P::has_ask_last_calls, &P::ask_last_calls, &P::mutable_ask_last_calls, order,

@@ -4,13 +4,6 @@
 #include <utility>
 
 namespace muster::verdict {
-namespace {
-
-bool Holds(const WatchedNode& node, int rank) {
-  return rank >= node.first_rank && rank < node.first_rank + node.num_ranks;
-}
-
-}  // namespace
 
 LastCallsTimes TimesForLastCalls(absl::Duration grace) {
   const absl::Duration all = std::min(std::max(absl::Seconds(1), grace / 30), grace / 2);

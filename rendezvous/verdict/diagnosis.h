@@ -2,7 +2,7 @@
 //
 // A diagnosis says how things stand, not whether that is wrong: a rank that loads its data for a
 // minute and one that has hung give the same one. Whether time has made it a hang is
-// HangWatchCore's (hang_watch_core.h).
+// HangJudge's (hang_judge.h).
 //
 // Pure. Cost: linear in operations and members of groups that wait; 16 384 ranks in 8 groups each
 // take well below a second (tests/bench/verdict_bench.cc).

@@ -16,8 +16,8 @@
 #include "absl/time/time.h"
 #include "proto/base/mono_time.h"
 #include "rendezvous/verdict/evidence.h"
-#include "rendezvous/verdict/hang_watch_core.h"
 #include "rendezvous/verdict/incident_parts.h"
+#include "rendezvous/verdict/silence_meter.h"
 
 namespace muster::verdict {
 
@@ -28,7 +28,7 @@ struct Gathering {
   // Ranks, sorted. Who is in neither has come.
   std::vector<int> waiting;
   std::vector<int> missing;
-  // For which it was watched with just these missing, as is silence (hang_watch_core.h).
+  // For which it was watched with just these missing, as is silence (silence_meter.h).
   absl::Duration silent_for;
   friend bool operator==(const Gathering&, const Gathering&) = default;
 };

@@ -45,7 +45,8 @@ class HangLimits {
   static constexpr absl::Duration kSoftMax = absl::Minutes(10);
 
   // `hang_timeout` is the hard limit of a step where nothing longer was learned.
-  explicit HangLimits(absl::Duration hang_timeout) : hang_timeout_(hang_timeout) {}
+  explicit HangLimits(absl::Duration hang_timeout = absl::Minutes(10))
+      : hang_timeout_(hang_timeout) {}
 
   // A rank was silent for this long in `phase`, and went on.
   void Learn(WatchPhase phase, absl::Duration silence);

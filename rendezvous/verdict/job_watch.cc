@@ -1,12 +1,9 @@
 #include "rendezvous/verdict/job_watch.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/base/words.h"
-#include "rendezvous/verdict/cause.h"
 
 namespace muster::verdict {
 namespace {
@@ -18,88 +15,69 @@ constexpr absl::Duration kTimeForStacks = absl::Seconds(12);
 constexpr absl::Duration kBetweenQuestions = absl::Seconds(1);
 constexpr size_t kNodesPerSecond = 256;
 constexpr absl::Duration kBetweenQuestionsMax = absl::Seconds(10);
-// A verdict that was lost on its way is said again.
-constexpr absl::Duration kSayAgain = absl::Seconds(15);
 // Nodes that are asked for stacks.
 constexpr size_t kNodesAtFaultAsked = 16;
 constexpr size_t kNodesWaitingAsked = 8;
-constexpr size_t kNamedMax = 4;
+
+void Append(std::vector<OrderTo> orders, JobWatch::Orders& out) {
+  for (OrderTo& order : orders) out.push_back(std::move(order));
+}
 
 }  // namespace
 
 void JobWatch::StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime now) {
   StopRound();
-  round_ = round;
   // Also after a restart of the server an answer is told from one to an older question.
   question_ =
       std::max(question_, static_cast<uint64_t>(absl::ToInt64Microseconds(now.since_zero())));
   next_question_ = now;
-  core_.StartRound();
-  slow_.by_marks.StartRound();
-  slow_.by_calls.StartRound(round);
+  judge_.StartRound();
+  paces_.StartRound(nodes);
+  late_.StartRound(round);
   aborts_.StartRound(round, nodes);
-  for (WatchedNode& node : nodes) {
-    const Incarnation agent = node.agent;
-    agent_of_first_rank_[node.first_rank] = agent;
-    nodes_[agent] = {.about = std::move(node)};
-  }
-  absl::erase_if(learned_from_, [&](const auto& entry) { return !nodes_.contains(entry.first); });
+  nodes_.StartRound(round, std::move(nodes));
 }
 
 void JobWatch::StopRound() {
-  nodes_.clear();
-  agent_of_first_rank_.clear();
-  hang_timeout_ = absl::ZeroDuration();
-  judged_ = Judged::kNo;
-  awaited_.clear();
-  num_suspicious_ = 0;
-  is_start_suspicious_ = false;
-  num_measuring_ = 0;
-  num_new_paces_ = 0;
+  nodes_.StopRound();
   stage_ = Stage::kListening;
-  verdict_.reset();
-  said_.reset();
-  reports_.clear();
-  evidence_ = EvidenceMerger(kNoRound);
-  gatherings_.clear();
+  awaited_.clear();
+  details_.Begin(kNoRound);
+  said_.Forget();
 }
 
 JobWatch::Orders JobWatch::OnWord(Incarnation from, NodeWord word, MonoTime now) {
   Orders out;
   if (auto* aborted = std::get_if<RankAborted>(&word)) {
-    for (OrderTo& order : aborts_.OnWord(from, *aborted, now)) out.push_back(std::move(order));
+    Append(aborts_.OnWord(from, *aborted, now), out);
     return out;
   }
   if (auto* calls = std::get_if<NodeLastCalls>(&word)) {
-    for (OrderTo& order : aborts_.OnWord(from, std::move(*calls))) out.push_back(std::move(order));
+    Append(aborts_.OnWord(from, std::move(*calls)), out);
     return out;
   }
-  const auto node = nodes_.find(from);
-  if (node == nodes_.end()) return out;
+  const NodeTable::Node* const node = nodes_.Find(from);
+  if (node == nullptr) return out;
   if (auto* arrivals = std::get_if<NodeArrivals>(&word)) {
-    SayLate(slow_.by_calls.OnWord(from, std::move(*arrivals), now), out);
+    SayLate(late_.OnWord(from, std::move(*arrivals), now), out);
     return out;
   }
   if (auto* summary = std::get_if<NodeSummary>(&word)) {
-    if (summary->round == round_) {
-      for (OrderTo& order : slow_.by_calls.OnSummary(from, summary->arrival_window, now)) {
-        out.push_back(std::move(order));
-      }
-    }
-    On(node->second, std::move(*summary), now);
+    On(node->about, std::move(*summary), now, out);
   }
-  if (auto* details = std::get_if<NodeDetails>(&word)) On(node->second, std::move(*details), now);
-  if (auto* stacks = std::get_if<NodeStacks>(&word)) On(node->second, std::move(*stacks), now);
-  ComparePaces(out);
+  if (auto* details = std::get_if<NodeDetails>(&word)) {
+    On(node->about, std::move(*details), now, out);
+  }
+  if (auto* stacks = std::get_if<NodeStacks>(&word)) On(node->about, std::move(*stacks));
   Advance(now, out);
   return out;
 }
 
 JobWatch::Orders JobWatch::Tick(MonoTime now) {
   Orders out;
-  for (OrderTo& order : aborts_.Tick(now)) out.push_back(std::move(order));
+  Append(aborts_.Tick(now), out);
   if (!IsWatching()) return out;
-  SayLate(slow_.by_calls.Tick(now), out);
+  SayLate(late_.Tick(now), out);
   Advance(now, out);
   return out;
 }
@@ -107,127 +85,58 @@ JobWatch::Orders JobWatch::Tick(MonoTime now) {
 MonoTime JobWatch::NextDeadline() const {
   MonoTime next = aborts_.NextDeadline();
   if (!IsWatching()) return next;
-  next = Min(next, slow_.by_calls.NextDeadline());
+  next = Min(next, late_.NextDeadline());
   if (stage_ != Stage::kListening) return Min(next, deadline_);
   if (WantsDetails()) next = Min(next, next_question_);
-  return said_ ? Min(next, say_again_) : next;
+  return Min(next, said_.NextDeadline());
 }
 
 // --- What the nodes say
 
-void JobWatch::On(Node& node, NodeSummary&& summary, MonoTime) {
-  Absorb(node.about.agent, summary);
-  if (summary.round == round_) TakeSummary(node, std::move(summary));
+void JobWatch::On(const WatchedNode& node, NodeSummary&& summary, MonoTime now, Orders& out) {
+  judge_.limits().Add(summary.learned, nodes_.TakeLearned(node.agent, summary.learned));
+  if (summary.round != nodes_.round()) return;
+  Append(late_.OnSummary(node.agent, summary.arrival_window, now), out);
+  const auto slow = paces_.OnPaces(node, summary.paces);
+  TakeSummary(node, std::move(summary), now);
+  if (slow) TellAll(SaySlow{nodes_.round(), slow->slow.empty(), slow->text}, out);
 }
 
-void JobWatch::On(Node& node, NodeDetails&& details, MonoTime now) {
-  On(node, std::move(details.summary), now);
-  if (stage_ != Stage::kAsking || details.question != question_ ||
-      details.evidence.round != round_ || awaited_.erase(node.about.agent) == 0) {
-    return;
-  }
-  // Only the node's own ranks count, each once.
-  Evidence& evidence = details.evidence;
-  absl::btree_set<int> seen;
-  std::vector<RankEvidence> own;
-  for (RankEvidence& rank : evidence.ranks) {
-    const int index = rank.rank - node.about.first_rank;
-    if (index < 0 || index >= node.about.num_ranks || !seen.insert(rank.rank).second) continue;
-    rank.node = node.about.name;
-    own.push_back(std::move(rank));
-  }
-  evidence.ranks = std::move(own);
-  node.has_answered = true;
-  is_held_ = is_held_ || details.is_held;
-  if (node.about.first_rank == 0) gatherings_ = std::move(details.gatherings);
-  evidence_.Add(std::move(evidence));
+void JobWatch::TakeSummary(const WatchedNode& node, NodeSummary&& summary, MonoTime now) {
+  const bool was_silent = nodes_.IsSomebodySilent();
+  nodes_.Take(node.agent, std::move(summary));
+  // The first that is silent, and the end of all silences, are looked into at once.
+  if (was_silent != nodes_.IsSomebodySilent()) next_question_ = Min(next_question_, now);
+  aborts_.OnSummary(node.agent);
+  judge_.limits().SetTimeout(nodes_.hang_timeout());
 }
 
-void JobWatch::On(Node& node, NodeStacks&& stacks, MonoTime) {
-  if (stage_ != Stage::kGathering || stacks.question != question_ ||
-      awaited_.erase(node.about.agent) == 0) {
-    return;
-  }
-  has_moved_ = has_moved_ || stacks.has_moved || stacks.round != round_;
-  shown_.insert(node.about.agent);
-  for (RankReport& report : stacks.ranks) {
-    const int index = report.rank - node.about.first_rank;
-    if (index < 0 || index >= node.about.num_ranks) continue;
-    report.node = node.about.name;
-    const auto same = std::find_if(reports_.begin(), reports_.end(), [&](const RankReport& other) {
-      return other.rank == report.rank;
-    });
-    if (same != reports_.end()) {
-      *same = std::move(report);
-    } else {
-      reports_.push_back(std::move(report));
-    }
-  }
+bool JobWatch::IsAnswer(const WatchedNode& node, Stage stage, uint64_t question) {
+  return stage_ == stage && question == question_ && awaited_.contains(node.agent);
 }
 
-void JobWatch::Absorb(Incarnation from, const NodeSummary& summary) {
-  LearnedSilences& before = learned_from_[from];
-  if (before == summary.learned) return;
-  core_.limits().Add(summary.learned, before);
-  before = summary.learned;
+void JobWatch::On(const WatchedNode& node, NodeDetails&& details, MonoTime now, Orders& out) {
+  On(node, std::move(details.summary), now, out);
+  if (!IsAnswer(node, Stage::kAsking, details.question)) return;
+  if (details.evidence.round != nodes_.round()) return;
+  awaited_.erase(node.agent);
+  details_.Take(node, std::move(details));
 }
 
-void JobWatch::TakeSummary(Node& node, NodeSummary summary) {
-  const bool was_suspicious = std::exchange(
-      node.is_suspicious,
-      std::any_of(summary.silent.begin(), summary.silent.end(),
-                  [](const SilentRanks& ranks) { return ranks.silent_for >= kSuspiciousSilence; }));
-  num_suspicious_ += static_cast<int>(node.is_suspicious) - static_cast<int>(was_suspicious);
-  if (node.about.first_rank == 0) {
-    is_start_suspicious_ = summary.silence_at_start >= kSuspiciousSilence;
-  }
-  TakePaces(node, summary.paces);
-  aborts_.OnSummary(node.about.agent);
-  node.summary = std::move(summary);
-  // Where nodes differ, the most patient counts.
-  hang_timeout_ = std::max(hang_timeout_, node.summary->hang_timeout);
-  core_.limits().SetTimeout(hang_timeout_);
+void JobWatch::On(const WatchedNode& node, NodeStacks&& stacks) {
+  if (!IsAnswer(node, Stage::kGathering, stacks.question)) return;
+  awaited_.erase(node.agent);
+  stacks_.Take(node, nodes_.round(), std::move(stacks));
 }
 
 // Those who wait for the start may tell nothing themselves, and the node of rank 0 have none of
 // them.
 bool JobWatch::WantsDetails() const {
-  return num_suspicious_ > 0 || core_.HasIncident() || is_start_suspicious_;
-}
-
-// --- Who is slow
-
-// Once all that measure have a new window: windows of one time are compared.
-void JobWatch::ComparePaces(Orders& out) {
-  if (num_measuring_ == 0 || num_new_paces_ < num_measuring_) return;
-  num_new_paces_ = 0;
-  std::vector<RankPace> paces;
-  for (const auto& [first_rank, agent] : agent_of_first_rank_) {
-    Node& node = nodes_.at(agent);
-    node.has_new_paces = false;
-    if (!node.summary) continue;
-    const std::vector<absl::Duration>& own = node.summary->paces.own;
-    for (int i = 0; i < std::min(node.about.num_ranks, static_cast<int>(own.size())); ++i) {
-      if (own[i] > absl::ZeroDuration()) paces.push_back({first_rank + i, own[i]});
-    }
-  }
-  if (const auto change = slow_.by_marks.OnWindow(paces)) {
-    TellAll(SaySlow{round_, change->slow.empty(), change->text}, out);
-  }
+  return nodes_.IsSomebodySilent() || judge_.HasIncident() || nodes_.IsStartSilent();
 }
 
 void JobWatch::SayLate(const std::optional<std::string>& words, Orders& out) const {
-  if (words) TellAll(SaySlow{round_, /*is_over=*/false, *words}, out);
-}
-
-// Nodes measure from their first window on.
-void JobWatch::TakePaces(Node& node, const NodePaces& paces) {
-  const int64_t before = node.summary ? node.summary->paces.window : 0;
-  if (paces.window == before) return;
-  num_measuring_ += static_cast<int>(before == 0);
-  num_measuring_ -= static_cast<int>(paces.window == 0);
-  num_new_paces_ += static_cast<int>(paces.window != 0) - static_cast<int>(node.has_new_paces);
-  node.has_new_paces = paces.window != 0;
+  if (words) TellAll(SaySlow{nodes_.round(), /*is_over=*/false, *words}, out);
 }
 
 // --- What follows
@@ -240,12 +149,10 @@ void JobWatch::Advance(MonoTime now, Orders& out) {
     Conclude(now, out);
   }
   if (stage_ != Stage::kListening) return;
-  if (said_ && now >= say_again_) {
-    const absl::Duration since_last = now - (say_again_ - kSayAgain);
-    said_->since_detected += since_last;
-    said_->since_decided += since_last;
-    say_again_ = now + kSayAgain;
-    for (const Incarnation holder : NodesOf(said_->to_end)) out.push_back(OrderTo{holder, *said_});
+  if (const SayVerdict* again = said_.Tick(now)) {
+    for (const Incarnation holder : nodes_.OfRanks(again->to_end)) {
+      out.push_back(OrderTo{holder, *again});
+    }
   }
   if (WantsDetails() && now >= next_question_) Ask(now, out);
 }
@@ -254,180 +161,114 @@ void JobWatch::Ask(MonoTime now, Orders& out) {
   stage_ = Stage::kAsking;
   ++question_;
   deadline_ = now + kTimeForDetails;
-  is_held_ = false;
-  evidence_ = EvidenceMerger(round_);
-  gatherings_.clear();
+  details_.Begin(nodes_.round());
   awaited_.clear();
-  for (auto& [agent, node] : nodes_) {
-    node.has_answered = false;
-    if (!node.summary) continue;
-    awaited_.insert(agent);
-    out.push_back(OrderTo{agent, AskDetails{question_, round_}});
+  for (OrderTo& order : nodes_.TellAll(AskDetails{question_, nodes_.round()})) {
+    awaited_.insert(order.to);
+    out.push_back(std::move(order));
   }
   const absl::Duration spread =
       kBetweenQuestions * static_cast<double>(nodes_.size()) / static_cast<double>(kNodesPerSecond);
   // What has been judged is only looked at to see whether it goes on.
   next_question_ =
-      now + (judged_ != Judged::kNo ? kBetweenQuestionsMax
-                                    : std::clamp(spread, kBetweenQuestions, kBetweenQuestionsMax));
-}
-
-std::vector<RankSilence> JobWatch::AllSilences() const {
-  std::vector<RankSilence> out;
-  for (const auto& [agent, node] : nodes_) {
-    if (!node.has_answered) continue;
-    for (const SilentRanks& ranks : node.summary->silent) {
-      for (int i = 0; i < ranks.num_ranks; ++i) {
-        const int index = ranks.first_rank + i - node.about.first_rank;
-        if (index < 0 || index >= node.about.num_ranks) continue;
-        out.push_back({ranks.first_rank + i, ranks.phase, ranks.silent_for});
-      }
-    }
-  }
-  absl::btree_map<int, absl::Duration> mute;
-  for (const RankEvidence& rank : evidence_.merged().ranks) {
-    if (rank.is_mute) mute[rank.rank] = rank.silent_for;
-  }
-  const std::vector<RankSilence> of_mute = SilencesOf(gatherings_, mute);
-  out.insert(out.end(), of_mute.begin(), of_mute.end());
-  return out;
-}
-
-void JobWatch::AddUnseenRanks() {
-  Evidence unseen{.round = round_};
-  for (const auto& [agent, node] : nodes_) {
-    if (node.has_answered) continue;
-    for (int i = 0; i < node.about.num_ranks; ++i) {
-      unseen.ranks.push_back({.rank = node.about.first_rank + i,
-                              .round = round_,
-                              .node = node.about.name,
-                              .life = Life::kUnreachable});
-    }
-  }
-  evidence_.Add(std::move(unseen));
+      now + (said_.IsSaid() ? kBetweenQuestionsMax
+                            : std::clamp(spread, kBetweenQuestions, kBetweenQuestionsMax));
 }
 
 void JobWatch::Decide(MonoTime now, Orders& out) {
   stage_ = Stage::kListening;
   awaited_.clear();
-  if (is_held_) return;
-  const bool is_silent = core_.Hear(AllSilences());
-  if (!core_.HasIncident()) {  // what it was about goes on
-    said_.reset();
-    judged_ = Judged::kNo;
-  }
+  if (details_.IsHeld()) return;
+  const bool is_silent = judge_.Hear(details_.Silences(nodes_));
+  if (!judge_.HasIncident()) said_.Forget();  // what it was about goes on
   if (!is_silent) {
     // Each rank that has not come does something: the store goes on telling that each second.
-    if (num_suspicious_ == 0) next_question_ = now + kBetweenQuestionsMax;
+    if (!nodes_.IsSomebodySilent()) next_question_ = now + kBetweenQuestionsMax;
     return;
   }
-  AddUnseenRanks();
-  evidence_.Add(gatherings_);
-  const Diagnosis diagnosis = Diagnose(evidence_.merged());
-  for (const WatchEffect& effect : core_.Judge(diagnosis)) {
+  details_.Finish(nodes_);
+  for (const WatchEffect& effect : judge_.Judge(Diagnose(details_.evidence()))) {
     if (const auto* notice = std::get_if<Notice>(&effect)) {
-      TellAll(
-          SayNotice{round_, notice->diagnosis.finding,
-                    absl::StrCat(notice->text, DescribeUnseen(), DescribeRanks(notice->diagnosis))},
-          out);
+      Notify(*notice, out);
     } else if (const auto* recovery = std::get_if<Recovery>(&effect)) {
-      if (judged_ == Judged::kActsOnIt) continue;  // they move because they are ended
-      TellAll(SayRecovery{round_, recovery->text}, out);
+      if (said_.IsActedOn()) continue;
+      TellAll(SayRecovery{nodes_.round(), recovery->text}, out);
     } else {
       Gather(std::get<Verdict>(effect), now, out);
     }
   }
 }
 
+void JobWatch::Notify(const Notice& notice, Orders& out) const {
+  SayNotice say{.round = nodes_.round(),
+                .finding = notice.diagnosis.finding,
+                .text = absl::StrCat(notice.text, details_.DescribeUnseen(nodes_))};
+  for (const RankReport& rank : details_.ReportsOfNamed(notice.diagnosis)) {
+    absl::StrAppend(&say.text, "; ", verdict::InWords(rank));
+    say.named.push_back(rank.rank);
+  }
+  TellAll(say, out);
+}
+
 void JobWatch::Gather(const Verdict& verdict, MonoTime now, Orders& out) {
   stage_ = Stage::kGathering;
-  verdict_ = verdict;
-  decided_at_ = now;
   ++question_;
   deadline_ = now + kTimeForStacks;
-  has_moved_ = false;
-  reports_.clear();
-  shown_.clear();
-  SelectNodes(verdict.diagnosis.culprits, kNodesAtFaultAsked, awaited_);
-  SelectNodes(verdict.diagnosis.waiting, awaited_.size() + kNodesWaitingAsked, awaited_);
+  const Diagnosis& diagnosis = verdict.diagnosis;
+  details_.Select(nodes_, diagnosis.culprits, kNodesAtFaultAsked, awaited_);
+  details_.Select(nodes_, diagnosis.waiting, awaited_.size() + kNodesWaitingAsked, awaited_);
   // Who has come meanwhile, the store knows.
-  if (!gatherings_.empty()) SelectNodes({0}, awaited_.size() + 1, awaited_);
-  for (const Incarnation agent : awaited_) {
-    out.push_back(OrderTo{agent, AskStacks{question_, round_}});
+  if (!details_.gatherings().empty()) {
+    details_.Select(nodes_, {0}, awaited_.size() + 1, awaited_);
   }
-  // For those whose stacks do not come.
-  for (const RankEvidence& rank : evidence_.merged().ranks) {
-    const Node* node = NodeOfRank(rank.rank);
-    if (node != nullptr && awaited_.contains(node->about.agent)) reports_.push_back(ReportOf(rank));
+  AskStacks ask{.question = question_, .round = nodes_.round(), .first = diagnosis.culprits};
+  ask.first.resize(std::min(ask.first.size(), kRanksNamedMax));
+  for (const Incarnation agent : awaited_) out.push_back(OrderTo{agent, ask});
+  std::vector<RankReport> reports;
+  for (const RankEvidence& rank : details_.evidence().ranks) {
+    const NodeTable::Node* node = nodes_.OfRank(rank.rank);
+    if (node != nullptr && awaited_.contains(node->about.agent)) reports.push_back(ReportOf(rank));
   }
+  stacks_.Begin(verdict, std::move(reports), now);
   if (awaited_.empty()) Conclude(now, out);
 }
 
 void JobWatch::Conclude(MonoTime now, Orders& out) {
   stage_ = Stage::kListening;
   next_question_ = std::max(next_question_, now + kBetweenQuestions);
-  const Verdict verdict = *std::exchange(verdict_, std::nullopt);
-  if (has_moved_) {
-    TellAll(SayRecovery{round_, absl::StrCat("it goes on: ", verdict.diagnosis.Describe())}, out);
+  if (stacks_.HasMoved()) {
+    const std::string what = stacks_.verdict().diagnosis.Describe();
+    TellAll(SayRecovery{nodes_.round(), absl::StrCat("it goes on: ", what)}, out);
     return;
   }
-  SayVerdict say = MakeVerdict(verdict, now);
-  judged_ = Judged::kActsOnIt;
+  SayVerdict say = stacks_.MakeVerdict(details_.gatherings(), details_.DescribeUnseen(nodes_), now);
+  say.question = question_;
+  say.round = nodes_.round();
   std::string why_not_replaced;
-  if (Replace(say, why_not_replaced, out)) return;
+  if (Replace(say, why_not_replaced, out)) return said_.ActOn();
   const bool ends = std::any_of(say.to_end.begin(), say.to_end.end(), [&](int rank) {
-    const Node* node = NodeOfRank(rank);
+    const NodeTable::Node* node = nodes_.OfRank(rank);
     return node != nullptr && node->summary && node->summary->ends_workers;
   });
   if (!ends) say.to_end.clear();
   say.action = ActionInWords(ends, why_not_replaced);
   TellAll(say, out);
-  if (!ends) {
-    judged_ = Judged::kOnlySaid;
-    return;
-  }
-  said_ = std::move(say);
-  say_again_ = now + kSayAgain;
-}
-
-SayVerdict JobWatch::MakeVerdict(const Verdict& verdict, MonoTime now) {
-  const Diagnosis& diagnosis = verdict.diagnosis;
-  SayVerdict say{.question = question_,
-                 .round = round_,
-                 .diagnosis = diagnosis,
-                 .reason = absl::StrCat(verdict.reason, DescribeUnseen()),
-                 .since_detected = verdict.since_detected + (now - decided_at_),
-                 .since_decided = now - decided_at_,
-                 .ranks = std::move(reports_)};
-  reports_.clear();
-  MarkToldByStore(gatherings_, say.ranks);
-  const auto is_culprit = [&](int rank) {
-    return std::binary_search(diagnosis.culprits.begin(), diagnosis.culprits.end(), rank);
-  };
-  std::stable_partition(say.ranks.begin(), say.ranks.end(),
-                        [&](const RankReport& rank) { return is_culprit(rank.rank); });
-  say.diagnosis.cause = RefineCause(diagnosis, say.ranks);
-  // Those at fault; where nobody is who lives, one of those who wait, since the attempt has to end.
-  for (const RankReport& rank : say.ranks) {
-    if (is_culprit(rank.rank) && rank.pid != 0) say.to_end.push_back(rank.rank);
-  }
-  if (say.to_end.empty() && !diagnosis.waiting.empty()) {
-    say.to_end.push_back(diagnosis.waiting.front());
-  }
-  return say;
+  if (!ends) return said_.OnlySay();
+  said_.ActOn(std::move(say), now);
 }
 
 bool JobWatch::Replace(SayVerdict& say, std::string& why_not, Orders& out) {
-  const absl::btree_set<Incarnation> acting = NodesOf(say.to_end);
+  const absl::btree_set<Incarnation> acting = nodes_.OfRanks(say.to_end);
   const bool is_wanted = !acting.empty() && std::all_of(acting.begin(), acting.end(), [&](auto id) {
-    return nodes_.at(id).summary && nodes_.at(id).summary->may_replace;
+    const auto& summary = nodes_.Find(id)->summary;
+    return summary && summary->may_replace;
   });
   if (!is_wanted) return false;
-  const absl::btree_set<Incarnation> at_fault = NodesOf(say.diagnosis.culprits);
+  const absl::btree_set<Incarnation> at_fault = nodes_.OfRanks(say.diagnosis.culprits);
   why_not = WhyNotReplaced(say.diagnosis, at_fault);
   if (!why_not.empty()) return false;
   std::vector<std::string> names;
-  for (const Incarnation node : at_fault) names.push_back(nodes_.at(node).about.name);
+  for (const Incarnation node : at_fault) names.push_back(nodes_.Find(node)->about.name);
   say.to_end.clear();
   say.replaces = true;
   say.action = ReplacementInWords(names);
@@ -444,89 +285,18 @@ std::string JobWatch::WhyNotReplaced(const Diagnosis& diagnosis,
   if (static_cast<int>(at_fault.size()) > spares_.num_nodes) {
     return "the job has no node to spare";
   }
-  for (const Incarnation node : at_fault) {
-    const std::string& name = nodes_.at(node).about.name;
-    if (node == spares_.host) return absl::StrCat(name, " hosts the rendezvous");
-    if (!shown_.contains(node)) return absl::StrCat(name, " has not shown what its ranks do");
-    if (!nodes_.at(node).summary->may_replace) return absl::StrCat(name, " has another --watch");
+  for (const Incarnation agent : at_fault) {
+    const NodeTable::Node& node = *nodes_.Find(agent);
+    const std::string& name = node.about.name;
+    if (agent == spares_.host) return absl::StrCat(name, " hosts the rendezvous");
+    if (!stacks_.HasShown(agent)) return absl::StrCat(name, " has not shown what its ranks do");
+    if (!node.summary->may_replace) return absl::StrCat(name, " has another --watch");
   }
   return "";
 }
 
-// --- Words
-
 void JobWatch::TellAll(const WatchOrder& order, Orders& out) const {
-  for (const auto& [agent, node] : nodes_) {
-    if (node.summary) out.push_back(OrderTo{agent, order});
-  }
-}
-
-const JobWatch::Node* JobWatch::NodeOfRank(int rank) const {
-  auto after = agent_of_first_rank_.upper_bound(rank);
-  if (after == agent_of_first_rank_.begin()) return nullptr;
-  const Node& node = nodes_.at(std::prev(after)->second);
-  return rank < node.about.first_rank + node.about.num_ranks ? &node : nullptr;
-}
-
-absl::btree_set<Incarnation> JobWatch::NodesOf(const std::vector<int>& ranks) const {
-  absl::btree_set<Incarnation> nodes;
-  for (const int rank : ranks) {
-    if (const Node* node = NodeOfRank(rank)) nodes.insert(node->about.agent);
-  }
-  return nodes;
-}
-
-void JobWatch::SelectNodes(const std::vector<int>& ranks, size_t max,
-                           absl::btree_set<Incarnation>& out) const {
-  constexpr size_t kRanksLookedAt = 256;
-  for (size_t i = 0; i < std::min(ranks.size(), kRanksLookedAt) && out.size() < max; ++i) {
-    const Node* node = NodeOfRank(ranks[i]);
-    if (node != nullptr && node->has_answered) out.insert(node->about.agent);
-  }
-}
-
-RankReport JobWatch::ReportOf(const RankEvidence& rank) const {
-  return {.rank = rank.rank,
-          .node = rank.node,
-          .pid = rank.pid,
-          .phase = PhaseInWords(rank.phase, rank.step),
-          .step = rank.step,
-          .silent_for = rank.silent_for,
-          .doing = rank.doing,
-          .no_frames = "its node did not answer in time"};
-}
-
-std::string JobWatch::DescribeRanks(const Diagnosis& diagnosis) const {
-  const std::vector<int>& named =
-      diagnosis.culprits.empty() ? diagnosis.waiting : diagnosis.culprits;
-  std::string text;
-  size_t num_named = 0;
-  for (const RankEvidence& rank : evidence_.merged().ranks) {
-    const bool is_named = std::binary_search(named.begin(), named.end(), rank.rank);
-    if (!is_named || rank.life == Life::kUnreachable || num_named++ >= kNamedMax) continue;
-    absl::StrAppend(&text, "; ", verdict::InWords(ReportOf(rank)));
-  }
-  return text;
-}
-
-std::string JobWatch::DescribeUnseen() const {
-  std::string text;
-  size_t num_named = 0;
-  for (const auto& [agent, node] : nodes_) {
-    if (node.has_answered) continue;
-    if (++num_named > kNamedMax) continue;
-    std::vector<int> ranks;
-    for (int i = 0; i < node.about.num_ranks; ++i) ranks.push_back(node.about.first_rank + i);
-    absl::StrAppend(&text, text.empty() ? "; nothing is known of " : ", ", RanksInWords(ranks),
-                    " on ", node.about.name,
-                    node.summary ? " (its agent does not answer)"
-                                 : " (its agent takes no part in the watch: --watch=off, or an "
-                                   "older muster)");
-  }
-  if (num_named > kNamedMax) {
-    absl::StrAppend(&text, " and of those on ", num_named - kNamedMax, " more nodes");
-  }
-  return text;
+  Append(nodes_.TellAll(order), out);
 }
 
 }  // namespace muster::verdict

@@ -9,7 +9,7 @@
 //   or
 //     kTimeForArrivals -> LateRanks -> SaySlow to all
 //
-// Pure. Thread-compatible: one caller at a time (JobWatch; of a job on one node HangWatch).
+// Pure. Thread-compatible: one caller at a time (JobWatch).
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/time/time.h"
 #include "proto/base/mono_time.h"
-#include "rendezvous/verdict/hang_watch_core.h"
+#include "rendezvous/verdict/silence_meter.h"
 
 namespace muster::verdict {
 

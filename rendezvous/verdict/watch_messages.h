@@ -1,5 +1,5 @@
-// What agents and the server say to each other about hangs of a job over several nodes. Decided by
-// JobWatch (job_watch.h); on the wire: proto/watch.proto, by rendezvous/link/watch_wire.h.
+// What agents and the judge of their job say to each other about hangs. Decided by JobWatch
+// (job_watch.h); on the wire: proto/watch.proto, by rendezvous/link/watch_wire.h.
 //
 // At rest an agent says a few bytes with each renewal of its lease; everything else is asked for.
 //
@@ -17,13 +17,13 @@
 #include "rendezvous/verdict/evidence.h"
 #include "rendezvous/verdict/gatherings.h"
 #include "rendezvous/verdict/hang_limits.h"
-#include "rendezvous/verdict/hang_watch_core.h"
 #include "rendezvous/verdict/incident_parts.h"
 #include "rendezvous/verdict/last_calls.h"
+#include "rendezvous/verdict/silence_meter.h"
 
 namespace muster::verdict {
 
-// Neighbours by rank that are silent in the same phase; with the least silence of them.
+// Neighbours by rank that are silent in the same phase for the same time.
 struct SilentRanks {
   int first_rank = 0;
   int num_ranks = 1;
@@ -151,6 +151,9 @@ struct NodeArrivals {
 using NodeWord =
     std::variant<NodeSummary, NodeDetails, NodeStacks, RankAborted, NodeLastCalls, NodeArrivals>;
 
+// In an order that names ranks.
+inline constexpr size_t kRanksNamedMax = 4;
+
 struct AskDetails {
   uint64_t question = 0;
   Round round = kNoRound;
@@ -158,6 +161,8 @@ struct AskDetails {
 struct AskStacks {
   uint64_t question = 0;
   Round round = kNoRound;
+  // Ranks at fault, at most kRanksNamedMax: time may not be enough for all.
+  std::vector<int> first = {};
 };
 // What PyTorch says that the ranks of the node called last. The node signals none of them before it
 // has answered, for a second at most.
@@ -169,11 +174,12 @@ struct AskArrivals {
   uint64_t question = 0;
   Round round = kNoRound;
 };
-// For the console of every node.
+// For the console of every node, which adds where the Python of its own ranks among those named is.
 struct SayNotice {
   Round round = kNoRound;
   Finding finding = Finding::kNobodyWaits;
   std::string text;
+  std::vector<int> named;  // ranks that `text` describes, at most kRanksNamedMax
 };
 struct SayRecovery {
   Round round = kNoRound;
@@ -211,7 +217,8 @@ struct SayAborts {
 using WatchOrder = std::variant<AskDetails, AskStacks, SayNotice, SayRecovery, SayVerdict, SaySlow,
                                 AskLastCalls, SayAborts, AskArrivals>;
 
-// Sums up `silences`, by rank.
+// Sums up `silences`, by rank. Where they are too many, neighbours in the same phase count with the
+// least silence of them.
 std::vector<SilentRanks> Summarize(const std::vector<RankSilence>& silences);
 
 }  // namespace muster::verdict

@@ -18,6 +18,10 @@ struct WatchedNode {
   int num_ranks = 1;
 };
 
+inline bool Holds(const WatchedNode& node, int rank) {
+  return rank >= node.first_rank && rank < node.first_rank + node.num_ranks;
+}
+
 struct OrderTo {
   Incarnation to;
   WatchOrder order;

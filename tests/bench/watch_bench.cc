@@ -30,11 +30,11 @@ size_t BytesOf(const NodeWord& word) {
 
 double Seconds(MonoTime since) { return absl::ToDoubleSeconds(MonoNow() - since); }
 
-NodeSummary SummaryOf(const HangWatchCore& core) {
+NodeSummary SummaryOf(const SilenceMeter& meter) {
   return {.round = kRound,
           .hang_timeout = absl::Minutes(10),
-          .silent = Summarize(core.Silences()),
-          .learned = core.limits().Learned()};
+          .silent = Summarize(meter.Silences()),
+          .learned = meter.Learned()};
 }
 
 // Ranks that do 1000 steps a second, for an hour.
@@ -45,7 +45,7 @@ void RunAgent(int num_ranks) {
     boards.push_back(std::make_unique<ProgressBoard>());
     boards.back()->pid = 1000 + r;
   }
-  HangWatchCore core(absl::Minutes(10));
+  SilenceMeter meter;
   MonoTime now = MonoTime::At(absl::Hours(1));
   size_t bytes = 0;
   const MonoTime begin = MonoNow();
@@ -58,15 +58,15 @@ void RunAgent(int num_ranks) {
       boards[r]->progress = static_cast<uint64_t>(i + 1) << 8 | 1;
       pulses.push_back(agent::MakePulse(r, *boards[r]));
     }
-    core.Listen(pulses, now);
-    bytes = BytesOf(SummaryOf(core));
+    meter.Listen(pulses, now);
+    bytes = BytesOf(SummaryOf(meter));
   }
   std::printf("agent at rest, %d ranks: %.4f %% of a core per rank; a heartbeat carries %d bytes\n",
               num_ranks, 100 * Seconds(begin) / kTicks / num_ranks, static_cast<int>(bytes));
-  for (int i = 0; i < 30; ++i) core.Listen(std::vector<Pulse>(), now = now + kWatchInterval);
+  for (int i = 0; i < 30; ++i) meter.Listen(std::vector<Pulse>(), now = now + kWatchInterval);
   std::vector<RankSilence> silent;
   for (int r = 0; r < num_ranks; ++r) silent.push_back({r, WatchPhase::kStep, absl::Minutes(5)});
-  NodeSummary hung = SummaryOf(core);
+  NodeSummary hung = SummaryOf(meter);
   hung.silent = Summarize(silent);
   std::printf("while all of them are silent: %d bytes\n", static_cast<int>(BytesOf(hung)));
 }

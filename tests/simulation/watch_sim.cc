@@ -313,7 +313,8 @@ void WatchSim::RunAgents() {
     }
     const MonoTime now = now_ + node.clock;
     if (n == 0) node.gatherings.Listen(WhoIsMissing(), now);
-    node.core.Listen(pulses, now, verdict::SilencesOf(node.gatherings.At(now), node.core.mute()));
+    node.silences.Listen(pulses, now,
+                         verdict::SilencesOf(node.gatherings.At(now), node.silences.mute()));
     const bool is_lost = random_.Chance(0.05);
     if (node.num_ticks++ % 2 == 0 && !is_lost) {
       node.is_heard = true;
@@ -327,8 +328,8 @@ verdict::NodeSummary WatchSim::SummaryOf(Node& node) const {
           .hang_timeout = kHangTimeout,
           .ends_workers = true,
           .may_replace = node.may_replace,
-          .silent = verdict::Summarize(node.core.Silences()),
-          .learned = node.core.limits().Learned(),
+          .silent = verdict::Summarize(node.silences.Silences()),
+          .learned = node.silences.Learned(),
           .silence_at_start = verdict::SilenceAtStart(node.gatherings.At(now_ + node.clock))};
 }
 
@@ -344,12 +345,12 @@ verdict::Evidence WatchSim::EvidenceOf(int n) {
         .pid = 1000 + r,
         .life = rank.is_stopped ? verdict::Life::kStopped : verdict::Life::kRunning,
         .phase = rank.phase,
-        .silent_for = nodes_[n].core.SilenceOf(r),
+        .silent_for = nodes_[n].silences.SilenceOf(r),
         .is_mute = IsMute(rank),
         .tells_waits = is_started_};
     if (is_started_) out.step = rank.calls / kCallsPerStep;
     if (out.is_mute) {
-      const auto& watched_for = nodes_[n].core.mute();
+      const auto& watched_for = nodes_[n].silences.mute();
       const auto found = watched_for.find(r);
       if (found != watched_for.end()) out.silent_for = found->second;
       if (!rank.is_stopped) out.life = verdict::Life::kUnreachable;

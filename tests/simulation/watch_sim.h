@@ -1,5 +1,5 @@
 // The hang watch of a whole job in one thread on a virtual clock: a program of real length in steps
-// and groups, the real HangWatchCore of each node and the real JobWatch over all of them. Ranks
+// and groups, the real SilenceMeter of each node and the real JobWatch over all of them. Ranks
 // come late to the start or never, of which PyTorch's store tells and some of them nothing; they
 // hang, differ and are stopped; boards are wrong; agents stop, do not answer and have clocks that
 // jump; nodes are suspended; the server dies and is started again. All of it follows from the seed.
@@ -81,7 +81,7 @@ class WatchSim {
   };
   struct Node {
     Incarnation id;
-    verdict::HangWatchCore core{absl::Minutes(1)};
+    verdict::SilenceMeter silences;
     absl::Duration clock;      // ahead of the true time
     MonoTime paused_until;     // its agent
     MonoTime suspended_until;  // its agent and its ranks

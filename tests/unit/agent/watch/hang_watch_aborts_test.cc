@@ -86,8 +86,8 @@ TEST_F(HangWatchAborts, ElsewhereHaveTheWorkersAskedBeforeTheyAreSignalled) {
   Start(2);
   watch_.OnOrder(verdict::AskLastCalls{kRound});
   watch_.OnStopping();
-  watch_.BeforeSignal([this] { is_signalled_ = true; });
-  watch_.BeforeReport([this] { is_reported_ = true; });
+  watch_.aborts().BeforeSignal([this] { is_signalled_ = true; });
+  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
   EXPECT_FALSE(is_signalled_);
   EXPECT_FALSE(is_reported_);
   server.Release();
@@ -106,8 +106,8 @@ TEST_F(HangWatchAborts, CostNothingWhereNobodyServes) {
   EXPECT_THAT(Words<verdict::RankAborted>(), IsEmpty());
   watch_.OnOrder(verdict::AskLastCalls{kRound});
   ASSERT_THAT(Words<verdict::NodeLastCalls>(), SizeIs(1));
-  watch_.BeforeSignal([this] { is_signalled_ = true; });
-  watch_.BeforeReport([this] { is_reported_ = true; });
+  watch_.aborts().BeforeSignal([this] { is_signalled_ = true; });
+  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
   EXPECT_TRUE(is_signalled_);
   EXPECT_TRUE(is_reported_);
 }
@@ -125,7 +125,7 @@ TEST_F(HangWatchAborts, AreToldAtOnceAndReportedOnceTheServerHasSaidWhatAllCalle
   watch_.OnAborted(0);
   ASSERT_THAT(Words<verdict::RankAborted>(), SizeIs(1));
   EXPECT_EQ(Words<verdict::RankAborted>()[0].rank, 4);
-  watch_.BeforeReport([this] { is_reported_ = true; });
+  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
   watch_.OnOrder(verdict::AskLastCalls{kRound});
   ASSERT_TRUE(RunUntil([this] { return !Words<verdict::NodeLastCalls>().empty(); }));
   EXPECT_THAT(Words<verdict::NodeLastCalls>()[0].aborted, ElementsAre(4));
@@ -146,7 +146,7 @@ TEST_F(HangWatchAbortsInTime, AreReportedWithWhatIsKnownHereWhereTheServerSaysNo
   FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
   Start(2);
   watch_.OnAborted(0);
-  watch_.BeforeReport([this] { is_reported_ = true; });
+  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
   ASSERT_TRUE(RunUntil([this] { return is_reported_; }));
   ASSERT_TRUE(RunUntil([this] { return !Report().empty(); }));
   EXPECT_THAT(Report(), HasSubstr("Last calls: rank 5 called all_reduce #6"));
@@ -156,8 +156,8 @@ TEST_F(HangWatchAbortsInTime, HoldNothingUpWhereAWorkerAnswersNothing) {
   FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8), /*is_held=*/true);
   Start(2);
   watch_.OnAborted(0);
-  watch_.BeforeSignal([this] { is_signalled_ = true; });
-  watch_.BeforeReport([this] { is_reported_ = true; });
+  watch_.aborts().BeforeSignal([this] { is_signalled_ = true; });
+  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
   ASSERT_TRUE(RunUntil([this] { return is_signalled_ && is_reported_; }));
   EXPECT_THAT(Report(), IsEmpty()) << "no call is known";
 }
@@ -168,11 +168,11 @@ TEST_F(HangWatchAbortsInTime, OfALaterRankAreWaitedForNoLonger) {
   FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
   Start(2);
   watch_.OnAborted(0);
-  watch_.BeforeReport([this] { is_reported_ = true; });
+  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
   ASSERT_TRUE(RunUntil([this] { return is_reported_; }));
   is_reported_ = false;
   watch_.OnAborted(1);
-  watch_.BeforeReport([this] { is_reported_ = true; });
+  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
   EXPECT_TRUE(is_reported_);
 }
 
@@ -184,9 +184,9 @@ TEST_F(HangWatchAborts, AfterTheServerHasAskedAreReportedOnceItHasSaidWhatAllCal
   ASSERT_TRUE(RunUntil([this] { return !Words<verdict::NodeLastCalls>().empty(); }));
   watch_.OnAborted(0);
   EXPECT_THAT(Words<verdict::RankAborted>(), SizeIs(1));
-  watch_.BeforeSignal([this] { is_signalled_ = true; });
+  watch_.aborts().BeforeSignal([this] { is_signalled_ = true; });
   EXPECT_TRUE(is_signalled_);
-  watch_.BeforeReport([this] { is_reported_ = true; });
+  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
   EXPECT_FALSE(is_reported_);
   watch_.OnOrder(Said());
   EXPECT_TRUE(is_reported_);
@@ -197,7 +197,7 @@ TEST_F(HangWatchAborts, OnOneNodeAreSaidByIt) {
   Start(1);
   watch_.OnAborted(0);
   watch_.OnAborted(1);
-  watch_.BeforeReport([this] { is_reported_ = true; });
+  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
   ASSERT_TRUE(RunUntil([this] { return is_reported_; }));
   // The server is told how far the ranks are, and asked nothing.
   EXPECT_THAT(words_, Each(VariantWith<verdict::NodeSummary>(_)));
@@ -209,11 +209,11 @@ TEST_F(HangWatchAborts, OfTheRoundBeforeHoldNothingUp) {
   FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8), /*is_held=*/true);
   Start(2);
   watch_.OnAborted(0);
-  watch_.BeforeReport([this] { is_reported_ = true; });
+  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
   EXPECT_FALSE(is_reported_);
   Start(2);
   EXPECT_TRUE(is_reported_);
-  watch_.BeforeSignal([this] { is_signalled_ = true; });
+  watch_.aborts().BeforeSignal([this] { is_signalled_ = true; });
   EXPECT_TRUE(is_signalled_);
 }
 

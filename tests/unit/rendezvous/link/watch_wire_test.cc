@@ -11,6 +11,7 @@
 namespace muster::rendezvous {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -246,9 +247,13 @@ TEST(WatchOnTheWire, KeepsWhenRanksCameToTheirCollectivesWithinABound) {
 
 TEST(WatchOnTheWire, KeepsQuestionsNoticesAndRecoveries) {
   EXPECT_EQ(OrderThere(verdict::AskDetails{3, Round(4)}).question, 3u);
-  EXPECT_EQ(OrderThere(verdict::AskStacks{3, Round(4)}).round, Round(4));
-  const auto notice = OrderThere(verdict::SayNotice{Round(4), verdict::Finding::kCircle, "words"});
+  const auto stacks = OrderThere(verdict::AskStacks{3, Round(4), {70000, 1}});
+  EXPECT_EQ(stacks.round, Round(4));
+  EXPECT_THAT(stacks.first, ElementsAre(70000, 1));
+  const auto notice =
+      OrderThere(verdict::SayNotice{Round(4), verdict::Finding::kCircle, "words", {1, 70000}});
   EXPECT_EQ(notice.finding, verdict::Finding::kCircle);
+  EXPECT_THAT(notice.named, ElementsAre(1, 70000));
   EXPECT_EQ(notice.text, "words");
   EXPECT_EQ(OrderThere(verdict::SayRecovery{Round(4), "words"}).text, "words");
   const auto slow = OrderThere(verdict::SaySlow{Round(4), /*is_over=*/true, "words"});

@@ -1,5 +1,5 @@
 // Who is found to hang. The fifteen acceptance vectors of the hang watch have their numbers; the
-// fourteenth, a long checkpoint, is about time (hang_watch_core_test.cc).
+// fourteenth, a long checkpoint, is about time (hang_judge_test.cc).
 #include "rendezvous/verdict/diagnosis.h"
 
 #include <gmock/gmock.h>
@@ -188,7 +188,7 @@ TEST(AcceptanceVector13, DropsWhatAnotherRoundHasLeft) {
   EXPECT_THAT(found.waiting, ElementsAre(0)) << "the others' records are of the round before";
 }
 
-// The fourteenth vector, a long checkpoint, is HangWatchCore's: KeepsQuietDuringALongCheckpoint.
+// The fourteenth vector, a long checkpoint, is HangJudge's: KeepsQuietDuringALongCheckpoint.
 TEST(AcceptanceVector15, FindsNobodyWhereAllGoOnSlowly) {
   EvidenceBuilder job(4);
   const int world = job.AddWorld();

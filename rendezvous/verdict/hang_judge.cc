@@ -1,4 +1,4 @@
-#include "rendezvous/verdict/hang_watch_core.h"
+#include "rendezvous/verdict/hang_judge.h"
 
 #include <algorithm>
 #include <cmath>
@@ -42,106 +42,39 @@ std::string KeyOf(const Diagnosis& diagnosis) {
 
 }  // namespace
 
-void HangWatchCore::StartRound() {
+void HangJudge::StartRound() {
   ranks_.clear();
-  mute_.clear();
   incident_.reset();
-  last_listened_.reset();
 }
 
-WatchPhase HangWatchCore::PhaseOf(const Pulse& pulse) {
-  if (pulse.phase == Phase::kSave || pulse.phase == Phase::kLoad) return WatchPhase::kCheckpoint;
-  if (pulse.phase == Phase::kEvaluate) return WatchPhase::kEvaluation;
-  if (pulse.phase == Phase::kEnd) return WatchPhase::kEnd;
-  if (pulse.phase == Phase::kStarting) {
-    return pulse.has_operations ? WatchPhase::kStep : WatchPhase::kStart;
-  }
-  return pulse.num_steps > 1 ? WatchPhase::kStep : WatchPhase::kFirstStep;
-}
-
-bool HangWatchCore::Listen(const std::vector<Pulse>& pulses, MonoTime now,
-                           const std::vector<RankSilence>& of_mute) {
-  absl::Duration gap;
-  if (last_listened_ && now > *last_listened_) gap = std::min(now - *last_listened_, kGapMax);
-  last_listened_ = now;
-  absl::erase_if(ranks_, [](const auto& entry) { return entry.second.is_mute; });
-  for (const Pulse& pulse : pulses) {
-    if (pulse.is_told) {
-      mute_.erase(pulse.rank);
-      Hear(pulse, gap);
-    } else {  // also where it told something before: what it does now is not known
-      ranks_.erase(pulse.rank);
-      mute_[pulse.rank] += gap;
-    }
-  }
-  for (const RankSilence& each : of_mute) {
-    ranks_.try_emplace(
-        each.rank, RankState{.phase = each.phase, .silent_for = each.silent_for, .is_mute = true});
-  }
-  const bool is_silent = std::any_of(ranks_.begin(), ranks_.end(), [](const auto& entry) {
-    return entry.second.silent_for >= kSuspiciousSilence;
-  });
-  return is_silent || incident_.has_value();
-}
-
-bool HangWatchCore::Hear(const std::vector<RankSilence>& silences) {
+bool HangJudge::Hear(const std::vector<RankSilence>& silences) {
   ranks_.clear();
   bool is_silent = false;
   for (const RankSilence& each : silences) {
-    ranks_[each.rank] = {.phase = each.phase, .silent_for = each.silent_for};
+    ranks_[each.rank] = each;
     is_silent = is_silent || each.silent_for >= kSuspiciousSilence;
   }
   return is_silent || incident_.has_value();
 }
 
-void HangWatchCore::Hear(const Pulse& pulse, absl::Duration gap) {
-  const auto [found, is_new] = ranks_.try_emplace(pulse.rank);
-  RankState& state = found->second;
-  if (!is_new && state.pulse.token == pulse.token) {
-    state.silent_for += gap;
-    state.has_waited = state.has_waited || pulse.is_waiting;
-    return;
-  }
-  const WatchPhase before = std::exchange(state.phase, PhaseOf(pulse));
-  const absl::Duration silence = std::exchange(state.silent_for, absl::ZeroDuration()) + gap;
-  const bool has_waited = std::exchange(state.has_waited, pulse.is_waiting);
-  state.pulse = pulse;
-  if (!is_new && before == state.phase && !has_waited) limits_.Learn(before, silence);
-}
-
-void HangWatchCore::Finish(int rank) {
-  const auto found = ranks_.find(rank);
-  if (found == ranks_.end()) return;
-  const RankState& state = found->second;
-  if (state.phase == WatchPhase::kEnd && !state.has_waited) {
-    limits_.Learn(state.phase, state.silent_for);
-  }
-}
-
-std::vector<RankSilence> HangWatchCore::Silences() const {
-  std::vector<RankSilence> out;
-  for (const auto& [rank, state] : ranks_) out.push_back({rank, state.phase, state.silent_for});
-  return out;
-}
-
-absl::Duration HangWatchCore::SilenceOf(int rank) const {
+absl::Duration HangJudge::SilenceOf(int rank) const {
   const auto found = ranks_.find(rank);
   return found == ranks_.end() ? absl::ZeroDuration() : found->second.silent_for;
 }
 
-absl::Duration HangWatchCore::LeastSilence(const std::vector<int>& ranks) const {
+absl::Duration HangJudge::LeastSilence(const std::vector<int>& ranks) const {
   absl::Duration least = absl::InfiniteDuration();
   for (const int rank : ranks) least = std::min(least, SilenceOf(rank));
   return ranks.empty() ? absl::ZeroDuration() : least;
 }
 
-absl::Duration HangWatchCore::MostSilence(const std::vector<int>& ranks) const {
+absl::Duration HangJudge::MostSilence(const std::vector<int>& ranks) const {
   absl::Duration most;
   for (const int rank : ranks) most = std::max(most, SilenceOf(rank));
   return most;
 }
 
-absl::Duration HangWatchCore::LongestSoft(const std::vector<int>& ranks) const {
+absl::Duration HangJudge::LongestSoft(const std::vector<int>& ranks) const {
   absl::Duration longest = HangLimits::kSoftMin;
   for (const int rank : ranks) {
     const auto found = ranks_.find(rank);
@@ -150,7 +83,7 @@ absl::Duration HangWatchCore::LongestSoft(const std::vector<int>& ranks) const {
   return longest;
 }
 
-absl::Duration HangWatchCore::LongestHard(const std::vector<int>& ranks) const {
+absl::Duration HangJudge::LongestHard(const std::vector<int>& ranks) const {
   absl::Duration longest = limits_.Hard(WatchPhase::kStep);
   for (const int rank : ranks) {
     const auto found = ranks_.find(rank);
@@ -160,7 +93,7 @@ absl::Duration HangWatchCore::LongestHard(const std::vector<int>& ranks) const {
 }
 
 // Nothing while a rank that is concerned still does something.
-std::optional<std::string> HangWatchCore::ReasonForVerdict(const Diagnosis& diagnosis) const {
+std::optional<std::string> HangJudge::ReasonForVerdict(const Diagnosis& diagnosis) const {
   if (diagnosis.finding == Finding::kOutOfSight) return std::nullopt;
   if (!diagnosis.can_heal && diagnosis.confidence >= kConfidenceToAct) {
     const absl::Duration silence =
@@ -181,14 +114,14 @@ std::optional<std::string> HangWatchCore::ReasonForVerdict(const Diagnosis& diag
 }
 
 // `goes_on`: the ranks move again, and not only what is found about them has changed.
-void HangWatchCore::Close(bool goes_on, std::vector<WatchEffect>& out) {
+void HangJudge::Close(bool goes_on, std::vector<WatchEffect>& out) {
   if (goes_on && incident_ && !incident_->subject.empty()) {
     out.push_back(Recovery{absl::StrCat("it goes on: ", incident_->subject)});
   }
   incident_.reset();
 }
 
-std::vector<WatchEffect> HangWatchCore::Judge(const Diagnosis& diagnosis) {
+std::vector<WatchEffect> HangJudge::Judge(const Diagnosis& diagnosis) {
   std::vector<WatchEffect> out;
   const bool all_count = diagnosis.waiting.empty() || diagnosis.finding == Finding::kSilent;
   if (diagnosis.finding == Finding::kNobodyWaits ||

@@ -1,7 +1,9 @@
-#include "rendezvous/verdict/hang_watch_core.h"
+#include "rendezvous/verdict/hang_judge.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <utility>
 
 #include "rendezvous/verdict/gatherings.h"
 #include "tests/unit/rendezvous/verdict/evidence_builder.h"
@@ -26,7 +28,18 @@ class HangWatch : public ::testing::Test {
                          .num_steps = 6,
                          .has_operations = true});
     }
-    core_.Listen(pulses_, now_);
+    Listen();
+  }
+
+  // Whether evidence is wanted.
+  bool Listen(const std::vector<RankSilence>& of_mute = {}) {
+    meter_.Listen(pulses_, now_, of_mute);
+    judge_.limits().Add(meter_.Learned(), std::exchange(learned_, meter_.Learned()));
+    return judge_.Hear(meter_.Silences());
+  }
+  void StartRound() {
+    meter_.StartRound();
+    judge_.StartRound();
   }
 
   // `seconds` times: a second passes, then the ranks of `busy` do something.
@@ -34,8 +47,8 @@ class HangWatch : public ::testing::Test {
     for (int i = 0; i < seconds; ++i) {
       now_ = now_ + kWatchInterval;
       for (const int r : busy) ++pulses_[r].token;
-      if (!core_.Listen(pulses_, now_)) continue;
-      for (WatchEffect& effect : core_.Judge(diagnosis)) {
+      if (!Listen()) continue;
+      for (WatchEffect& effect : judge_.Judge(diagnosis)) {
         if (const auto* notice = std::get_if<Notice>(&effect)) notices_.push_back(notice->text);
         if (const auto* verdict = std::get_if<Verdict>(&effect)) verdicts_.push_back(*verdict);
         if (std::holds_alternative<Recovery>(effect)) ++recoveries_;
@@ -50,7 +63,9 @@ class HangWatch : public ::testing::Test {
   }
 
   MonoTime now_ = MonoTime::At(absl::Hours(1));
-  HangWatchCore core_{kTimeout};
+  SilenceMeter meter_;
+  HangJudge judge_;
+  LearnedSilences learned_;
   std::vector<Pulse> pulses_;
   std::vector<std::string> notices_;
   std::vector<Verdict> verdicts_;
@@ -165,7 +180,7 @@ TEST_F(AcceptanceVector14, KeepsQuietDuringALongCheckpoint) {
 }
 
 TEST_F(HangWatch, GivesAFirstStepMoreTime) {
-  core_.StartRound();
+  StartRound();
   for (Pulse& pulse : pulses_) pulse.num_steps = 1;
   Pass(700, RankOneIsMissing());
   EXPECT_THAT(notices_, testing::SizeIs(1));
@@ -201,8 +216,8 @@ TEST_F(HangWatch, LearnsFromTheRankThatTookLongAndNotFromThoseThatWaitedForIt) {
   Pass(500, RankOneIsMissing());
   pulses_[0].is_waiting = false;
   Pass(1, {}, {0, 1});
-  EXPECT_EQ(core_.limits().Hard(WatchPhase::kCheckpoint), 5 * absl::Seconds(500));
-  EXPECT_EQ(core_.limits().Hard(WatchPhase::kStep), kTimeout);
+  EXPECT_EQ(judge_.limits().Hard(WatchPhase::kCheckpoint), 5 * absl::Seconds(500));
+  EXPECT_EQ(judge_.limits().Hard(WatchPhase::kStep), kTimeout);
 }
 
 TEST_F(HangWatch, GivesARankBehindItsLastStepMoreTimeAndLearnsHowLongItsEndTook) {
@@ -212,11 +227,10 @@ TEST_F(HangWatch, GivesARankBehindItsLastStepMoreTimeAndLearnsHowLongItsEndTook)
   EXPECT_THAT(notices_, IsEmpty());
   Pass(1500, RankOneIsMissing());
   EXPECT_THAT(verdicts_, IsEmpty());
-  core_.Finish(0);
-  core_.Finish(1);
-  core_.Finish(2);
-  EXPECT_EQ(core_.limits().Hard(WatchPhase::kEnd), 5 * absl::Seconds(1549));
-  EXPECT_EQ(core_.limits().Hard(WatchPhase::kStep), kTimeout) << "who waits teaches nothing";
+  for (const int rank : {0, 1, 2}) meter_.Finish(rank);
+  Listen();
+  EXPECT_EQ(judge_.limits().Hard(WatchPhase::kEnd), 5 * absl::Seconds(1549));
+  EXPECT_EQ(judge_.limits().Hard(WatchPhase::kStep), kTimeout) << "who waits teaches nothing";
 }
 
 TEST_F(HangWatch, JudgesARankBehindItsLastStepForWhichOthersWaitAtThreeTimesTheTimeout) {
@@ -261,22 +275,6 @@ TEST_F(HangWatch, JudgesAStoppedRankAfterTenSeconds) {
   EXPECT_EQ(verdicts_.size(), 1u);
 }
 
-TEST_F(HangWatch, TimeInWhichNobodyWatchedIsNobodysSilence) {
-  Pass(3, RankOneIsMissing());
-  now_ = now_ + absl::Hours(3);  // the agent was stopped, or the machine slept
-  Pass(1, RankOneIsMissing());
-  EXPECT_THAT(notices_, IsEmpty());
-  EXPECT_LE(core_.SilenceOf(1), absl::Seconds(3 + 2));
-}
-
-TEST_F(HangWatch, AClockThatGoesBackChangesNothing) {
-  Pass(5, RankOneIsMissing());
-  now_ = now_ - absl::Hours(2);
-  Pass(3, RankOneIsMissing());
-  EXPECT_THAT(verdicts_, IsEmpty());
-  EXPECT_LE(core_.SilenceOf(1), absl::Seconds(8));
-}
-
 TEST_F(HangWatch, NeverJudgesWhatIsOutOfSight) {
   EvidenceBuilder job(2);
   const int wide = job.AddGroup("world", {0, 1, kUnknownRank});
@@ -300,7 +298,7 @@ TEST_F(HangWatch, GivesLongComputationsTwoMinutesBeforeAWordIsSaid) {
 
 TEST_F(HangWatch, AnotherRoundBeginsWithoutSilence) {
   Pass(400, RankOneIsMissing());
-  core_.StartRound();
+  StartRound();
   Pass(300, RankOneIsMissing());
   EXPECT_THAT(verdicts_, IsEmpty());
 }
@@ -310,7 +308,7 @@ TEST_F(HangWatch, AnotherRoundBeginsWithoutSilence) {
 class HangWatchAtTheStart : public HangWatch {
  protected:
   HangWatchAtTheStart() {
-    core_.StartRound();
+    StartRound();
     for (Pulse& pulse : pulses_) pulse = {.rank = pulse.rank, .is_told = pulse.rank == 0};
   }
   // Rank 0 has come to init_process_group; rank 1, which tells nothing, has not for `seconds` more.
@@ -323,12 +321,12 @@ class HangWatchAtTheStart : public HangWatch {
                            .waiting = {0},
                            .missing = {1},
                            .silent_for = missing_for_};
-      if (!core_.Listen(pulses_, now_, SilencesOf({init}, core_.mute()))) continue;
+      if (!Listen(SilencesOf({init}, meter_.mute()))) continue;
       EvidenceBuilder job(2);
       job.rank(1).is_mute = true;
       Evidence evidence = job.Build();
       AddGatherings({init}, evidence);
-      for (WatchEffect& effect : core_.Judge(Diagnose(evidence))) {
+      for (WatchEffect& effect : judge_.Judge(Diagnose(evidence))) {
         if (const auto* notice = std::get_if<Notice>(&effect)) notices_.push_back(notice->text);
         if (const auto* verdict = std::get_if<Verdict>(&effect)) verdicts_.push_back(*verdict);
       }
@@ -349,25 +347,6 @@ TEST_F(HangWatchAtTheStart, ARankThatHasNotComeIsNoticedAfterAMinuteAndJudgedAtT
   EXPECT_THAT(verdicts_[0].diagnosis.culprits, ElementsAre(1));
 }
 
-TEST_F(HangWatchAtTheStart, TheSilenceOfARankThatTellsNothingEndsWithWhoTellsOfIt) {
-  PassWithoutRankOne(30);
-  EXPECT_EQ(core_.Silences().size(), 2u);
-  pulses_[0].token = 7;
-  now_ = now_ + kWatchInterval;
-  core_.Listen(pulses_, now_);
-  EXPECT_EQ(core_.Silences().size(), 1u);
-  EXPECT_EQ(core_.SilenceOf(1), absl::ZeroDuration());
-}
-
-TEST_F(HangWatchAtTheStart, HowLongARankWasWatchedEndsWhenItTellsSomething) {
-  PassWithoutRankOne(30);
-  EXPECT_EQ(core_.mute().at(1), absl::Seconds(29)) << "from the first look on";
-  pulses_[1].is_told = true;
-  core_.Listen(pulses_, now_);
-  EXPECT_TRUE(core_.mute().empty());
-  EXPECT_EQ(core_.SilenceOf(1), absl::ZeroDuration());
-}
-
 // It tells nothing any more, and will not come to the barrier.
 TEST_F(HangWatch, ARankThatHasEndedBeforeABarrierIsJudgedAtTheHardLimitOfThoseWhoWait) {
   pulses_[1].is_told = false;
@@ -385,7 +364,7 @@ TEST_F(HangWatch, ARankThatHasEndedBeforeABarrierIsJudgedAtTheHardLimitOfThoseWh
 }
 
 TEST_F(HangWatch, ARankThatWritesNoBoardIsNeverSilent) {
-  core_.StartRound();
+  StartRound();
   for (Pulse& pulse : pulses_) pulse.is_told = false;
   Pass(5000, RankOneIsMissing());
   EXPECT_THAT(notices_, IsEmpty());

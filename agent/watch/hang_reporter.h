@@ -1,0 +1,74 @@
+// Says and writes what the hang watch of this node finds or is told: lines on the console, reports
+// in the report directory, and a word to who keeps the diary.
+//
+// One event loop, loop thread only.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "agent/watch/incident.h"
+#include "agent/watch/report_file.h"
+#include "agent/watch/watched_round.h"
+#include "proto/base/mono_time.h"
+#include "proto/io/log.h"
+#include "rendezvous/verdict/watch_messages.h"
+
+namespace muster::agent {
+
+// What the watch has said, for the diary.
+enum class WatchEvent { kNotice, kGoesOn, kVerdict, kSlow, kAbort };
+using OnWatchSaid = std::function<void(WatchEvent event, const std::string& text)>;
+
+class HangReporter {
+ public:
+  // Who reports where. `on_said` is told what is said, after it was said; empty: nobody is.
+  HangReporter(std::string run_id, std::string node, const std::string& report_directory,
+               OnWatchSaid on_said);
+
+  void StartRound(const WatchedRound& round);
+
+  // Ranks wait for others.
+  void SayNotice(const std::string& text, verdict::Finding finding);
+  // What a notice or a verdict was about goes on. Nothing is said where neither stands.
+  void SayRecovery(const std::string& text);
+  void SaySlow(const verdict::SaySlow& order);
+  void SayQuiet(bool is_over, const std::string& text) const;
+  // A report, too. Why workers are ended for it.
+  std::string SayVerdict(const verdict::SayVerdict& order);
+  // A report, too.
+  void SayAborts(const verdict::AbortReport& report);
+
+  // What follows from the last hang, until its ranks are back in a step.
+  void AddMilestone(absl::string_view what);
+  // Ranks are in a step.
+  void OnStep();
+
+  // What was said last and stands.
+  verdict::Standing standing() const;
+  bool HasWritten() const { return reports_.HasNamed(); }
+
+ private:
+  Incident MakeIncident(const verdict::SayVerdict& order) const;
+  void Stand(verdict::StandingKind kind, const std::string& text);
+  void Write(log::Level level, absl::string_view event, const std::string& text) const;
+  void Tell(WatchEvent event, const std::string& text) const;
+
+  const std::string run_id_;
+  const std::string node_;
+  const OnWatchSaid on_said_;
+  ReportWriter reports_;
+  Round round_ = kNoRound;
+  int restart_count_ = 0;
+  std::function<std::vector<std::string>()> network_faults_;
+  verdict::Standing standing_;
+  MonoTime standing_since_;
+  std::optional<Incident> incident_;  // the last hang, while something follows from it
+  MonoTime detected_at_;
+  std::string report_path_;
+};
+
+}  // namespace muster::agent

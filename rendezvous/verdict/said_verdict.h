@@ -1,0 +1,53 @@
+// The verdict that has been said of what is looked into now, if one has, and whether something
+// follows from it. One that is to be performed may be lost on its way: it is said again until it
+// has been.
+//
+// Pure. Thread-compatible: one caller at a time (JobWatch).
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "proto/base/mono_time.h"
+#include "rendezvous/verdict/watch_messages.h"
+
+namespace muster::verdict {
+
+class SaidVerdict {
+ public:
+  void Forget() { *this = SaidVerdict(); }
+  // Nothing follows from it.
+  void OnlySay() { state_ = State::kOnlySaid; }
+  // Somebody else acts on it, or `again` is to be performed by the nodes of its ranks.
+  void ActOn() { state_ = State::kActsOnIt; }
+  void ActOn(SayVerdict again, MonoTime now) {
+    ActOn();
+    again_ = std::move(again);
+    next_ = now + kSayAgain;
+  }
+
+  bool IsSaid() const { return state_ != State::kNotSaid; }
+  // Ranks move because they are ended.
+  bool IsActedOn() const { return state_ == State::kActsOnIt; }
+  MonoTime NextDeadline() const { return again_ ? next_ : MonoTime::InfiniteFuture(); }
+  // What is to be said again now; null: nothing.
+  const SayVerdict* Tick(MonoTime now) {
+    if (now < NextDeadline()) return nullptr;
+    const absl::Duration since_last = now - (next_ - kSayAgain);
+    again_->since_detected += since_last;
+    again_->since_decided += since_last;
+    next_ = now + kSayAgain;
+    return &*again_;
+  }
+
+ private:
+  enum class State { kNotSaid, kOnlySaid, kActsOnIt };
+  static constexpr absl::Duration kSayAgain = absl::Seconds(15);
+
+  State state_ = State::kNotSaid;
+  std::optional<SayVerdict> again_;
+  MonoTime next_;
+};
+
+}  // namespace muster::verdict

@@ -1,0 +1,42 @@
+// What the nodes concerned answer to the AskStacks before a verdict.
+//
+// Pure. Thread-compatible: one caller at a time (JobWatch).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "proto/base/ids.h"
+#include "proto/base/mono_time.h"
+#include "rendezvous/verdict/gatherings.h"
+#include "rendezvous/verdict/hang_judge.h"
+#include "rendezvous/verdict/watch_messages.h"
+#include "rendezvous/verdict/watched_node.h"
+
+namespace muster::verdict {
+
+class StacksQuestion {
+ public:
+  // `reports` are for ranks of the nodes asked, should their stacks not come.
+  void Begin(Verdict verdict, std::vector<RankReport> reports, MonoTime now);
+  // Only the node's own ranks count. `round` is the one that runs.
+  void Take(const WatchedNode& node, Round round, NodeStacks stacks);
+
+  const Verdict& verdict() const { return verdict_; }
+  // A rank has, of a node that has answered: it is no hang.
+  bool HasMoved() const { return has_moved_; }
+  bool HasShown(Incarnation node) const { return shown_.contains(node); }
+  // What is to be said, but for what follows from it. `unseen` is added to the reason.
+  SayVerdict MakeVerdict(const std::vector<Gathering>& gatherings, const std::string& unseen,
+                         MonoTime now) const;
+
+ private:
+  Verdict verdict_;
+  MonoTime decided_at_;
+  bool has_moved_ = false;
+  std::vector<RankReport> reports_;
+  absl::btree_set<Incarnation> shown_;  // nodes that have answered
+};
+
+}  // namespace muster::verdict
