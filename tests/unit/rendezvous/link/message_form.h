@@ -117,12 +117,14 @@ class MessageForm {
       Walk(name + ".", field->is_repeated() ? reflection.MutableRepeatedMessage(at, field, 0)
                                             : reflection.MutableMessage(at, field));
     } else if (field->cpp_type() == Field::CPPTYPE_INT32) {
-      for (const int32_t value : {-2, 0, std::numeric_limits<int32_t>::max()}) {
+      for (const int32_t value :
+           {std::numeric_limits<int32_t>::min(), 0, std::numeric_limits<int32_t>::max()}) {
         Try(absl::StrCat(name, " ", value), at, field, value, &Reflection::SetInt32,
             &Reflection::SetRepeatedInt32);
       }
     } else if (field->cpp_type() == Field::CPPTYPE_INT64) {
-      for (const int64_t value : {int64_t{-2}, int64_t{0}, std::numeric_limits<int64_t>::max()}) {
+      for (const int64_t value :
+           {std::numeric_limits<int64_t>::min(), int64_t{0}, std::numeric_limits<int64_t>::max()}) {
         Try(absl::StrCat(name, " ", value), at, field, value, &Reflection::SetInt64,
             &Reflection::SetRepeatedInt64);
       }

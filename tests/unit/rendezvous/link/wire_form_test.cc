@@ -230,10 +230,10 @@ std::string WatchOrders() {
   };
   return absl::StrCat(
       form("ask_details", verdict::AskDetails{3, Round(4)}),
-      form("ask_stacks", verdict::AskStacks{3, Round(4)}),
+      form("ask_stacks", verdict::AskStacks{3, Round(4), {5, 6}}),
       form("ask_arrivals", verdict::AskArrivals{3, Round(4)}),
       form("ask_last_calls", verdict::AskLastCalls{Round(4)}),
-      form("notice", verdict::SayNotice{Round(4), verdict::Finding::kOutOfSight, "words"}),
+      form("notice", verdict::SayNotice{Round(4), verdict::Finding::kOutOfSight, "words", {5, 6}}),
       form("recovery", verdict::SayRecovery{Round(4), "words"}),
       form("slow", verdict::SaySlow{Round(4), true, "words"}), form("verdict", FilledVerdict()),
       form("aborts", FilledAborts()));
