@@ -422,8 +422,7 @@ void OrderFields(Wire<proto::WatchOrder> wire, verdict::WatchOrder& order) {
   using P = proto::WatchOrder;
   wire.Case(&P::has_ask_details, &P::ask_details, &P::mutable_ask_details, order,
             QuestionFields<verdict::AskDetails>);
-  wire.Case(&P::has_ask_stacks, &P::ask_stacks, &P::mutable_ask_stacks, order,
-            AskStacksFields);
+  wire.Case(&P::has_ask_stacks, &P::ask_stacks, &P::mutable_ask_stacks, order, AskStacksFields);
   wire.Case(&P::has_ask_arrivals, &P::ask_arrivals, &P::mutable_ask_arrivals, order,
             QuestionFields<verdict::AskArrivals>);
   wire.Case(&P::has_ask_last_calls, &P::ask_last_calls, &P::mutable_ask_last_calls, order,
