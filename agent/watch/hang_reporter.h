@@ -37,9 +37,9 @@ class HangReporter {
   void SayRecovery(const std::string& text);
   void SaySlow(const verdict::SaySlow& order);
   void SayQuiet(bool is_over, const std::string& text) const;
-  // A report, too. Why workers are ended for it.
+  // Writes a report, too. Returns why workers are ended for it.
   std::string SayVerdict(const verdict::SayVerdict& order);
-  // A report, too.
+  // Writes a report, too.
   void SayAborts(const verdict::AbortReport& report);
 
   // What follows from the last hang, until its ranks are back in a step.

@@ -8,7 +8,7 @@
 namespace muster::agent {
 namespace {
 
-// From this silence on PyTorch is asked every second.
+// Once a rank has been silent for so long, PyTorch is asked every second.
 constexpr absl::Duration kSilenceToAskAbout = absl::Seconds(3);
 // A younger look is taken for one of now: what is used in so short a time tells nothing.
 constexpr absl::Duration kSameLook = absl::Milliseconds(200);

@@ -54,12 +54,12 @@ class LocalRanks {
   // What is known of how far they are and for how long they are silent.
   verdict::NodeSummary Summarize(MonoTime now);
   verdict::NodeProgress Progress() const;
-  // By local rank; -1: not known.
+  // The steps they are at, by local rank; -1: not known.
   std::vector<int64_t> Steps() const;
   Position Where();
   bool HaveMovedSince(const Position& before);
 
-  // With a look at the processes. Two looks within a moment are one.
+  // What each is doing, with a look at its process. Two looks within a moment are one.
   std::vector<WatchedRank> LookAtEach(MonoTime now);
   // The same for evidence; nothing if a debugger holds one of them, since time means nothing then.
   std::optional<std::vector<WatchedRank>> LookAtAll(MonoTime now);

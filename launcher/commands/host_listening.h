@@ -16,9 +16,9 @@ namespace muster::launcher {
 
 // The port at which `server` listens from now on. One that is taken and not listened at is another
 // agent's that has come at the same time, of whom Linux may refuse both, or a process's that ends:
-// it is tried again for a few seconds, in a rhythm that `seed` tells from that of other agents.
+// it is tried again for up to five seconds, in a rhythm that `seed` tells from that of other agents.
 //
-// Blocks. Errors: RendezvousServer::Listen's.
+// Blocks, so signals wait for as long. Errors: RendezvousServer::Listen's.
 absl::StatusOr<int> ListenAsHost(const ResolvedEndpoint& endpoint, uint64_t seed,
                                  rendezvous::RendezvousServer& server);
 

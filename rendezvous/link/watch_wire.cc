@@ -61,7 +61,7 @@ void SilentFields(Wire<proto::WatchSummary::SilentRanks> wire, verdict::SilentRa
 void LearnedFields(Wire<proto::WatchSummary::Learned> wire,
                    verdict::LearnedSilences::Count& count) {
   using P = proto::WatchSummary::Learned;
-  constexpr NumberBounds kBuckets{0, verdict::HangLimits::kNumBuckets - 1};
+  constexpr NumberBounds kBuckets{0, verdict::SilenceHistory::kNumBuckets - 1};
   wire.Number("watch.learned", kWatchPhases, &P::phase, &P::set_phase, count.phase);
   wire.Number("watch.bucket", kBuckets, &P::bucket, &P::set_bucket, count.bucket);
   wire.Number("watch.count", kCount, &P::count, &P::set_count, count.count);
@@ -95,7 +95,7 @@ void OwnPacesField(Wire<proto::WatchSummary> wire, std::vector<absl::Duration>& 
 
 void SummaryFields(Wire<proto::WatchSummary> wire, verdict::NodeSummary& summary) {
   using P = proto::WatchSummary;
-  constexpr int kCountsMax = verdict::kNumWatchPhases * verdict::HangLimits::kNumBuckets;
+  constexpr int kCountsMax = verdict::kNumWatchPhases * verdict::SilenceHistory::kNumBuckets;
   wire.Number("watch.round", kCount, &P::round, &P::set_round, summary.round);
   wire.Time("watch.hang_timeout", kMillis, &P::hang_timeout_ms, &P::set_hang_timeout_ms,
             summary.hang_timeout);

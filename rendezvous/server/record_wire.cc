@@ -22,7 +22,7 @@ constexpr std::pair<JobPhase, proto::JobPhase> kPhases[] = {
     {JobPhase::kEnded, proto::JOB_PHASE_ENDED},
 };
 
-// As a map in the record: of entries with one key the last counts.
+// A map, which the record has as a list of entries: of two with one key the last counts.
 template <typename P, typename Part, typename Map, typename Fields>
 void MapField(Wire<P> wire, absl::string_view name, int size_max,
               const google::protobuf::RepeatedPtrField<Part>& (P::*get)() const,

@@ -1,16 +1,13 @@
 #include "rendezvous/verdict/hang_limits.h"
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
 
 namespace muster::verdict {
 namespace {
 
-constexpr int64_t kSamplesMin = 30;
 constexpr double kSoftFactor = 3;
 constexpr double kHardFactor = 5;
-constexpr double kBucketGrowth = 1.25;
-constexpr absl::Duration kFirstBucket = absl::Milliseconds(100);
 // Phases that take long by intention: what they may take more than a step.
 constexpr double kLongPhase = 3;
 constexpr absl::Duration kLongPhaseSoft = absl::Minutes(1);
@@ -22,81 +19,18 @@ bool IsLong(WatchPhase phase) {
 
 }  // namespace
 
-absl::string_view ToString(WatchPhase phase) {
-  constexpr std::array<absl::string_view, kNumWatchPhases> kNames = {
-      "start", "first step", "step", "evaluation", "checkpoint", "end"};
-  return kNames[static_cast<size_t>(phase)];
-}
-
-absl::Duration HangLimits::UpperBound(int bucket) {
-  return kFirstBucket * std::pow(kBucketGrowth, bucket);
-}
-
-void HangLimits::Learn(WatchPhase phase, absl::Duration silence) {
-  Histogram& seen = seen_[static_cast<size_t>(phase)];
-  int bucket = 0;
-  while (bucket + 1 < kNumBuckets && UpperBound(bucket) < silence) ++bucket;
-  ++seen.counts[bucket];
-  ++seen.total;
-  seen.longest = std::max(seen.longest, silence);
-}
-
-LearnedSilences HangLimits::Learned() const {
-  LearnedSilences out;
-  for (int phase = 0; phase < kNumWatchPhases; ++phase) {
-    out.longest[phase] = seen_[phase].longest;
-    for (int bucket = 0; bucket < kNumBuckets; ++bucket) {
-      const int64_t count = seen_[phase].counts[bucket];
-      if (count > 0) out.counts.push_back({static_cast<WatchPhase>(phase), bucket, count});
-    }
-  }
-  return out;
-}
-
-void HangLimits::Add(const LearnedSilences& learned, const LearnedSilences& before) {
-  for (const LearnedSilences::Count& now : learned.counts) {
-    int64_t more = now.count;
-    for (const LearnedSilences::Count& then : before.counts) {
-      const bool is_same = then.phase == now.phase && then.bucket == now.bucket;
-      if (is_same && then.count <= now.count) more -= then.count;
-    }
-    Histogram& seen = seen_[static_cast<size_t>(now.phase)];
-    // Nothing real comes near it; what a peer makes up must not overflow.
-    constexpr int64_t kCountMax = int64_t{1} << 40;
-    more = std::min(more, kCountMax - seen.total);
-    seen.counts[now.bucket] += more;
-    seen.total += more;
-  }
-  for (int phase = 0; phase < kNumWatchPhases; ++phase) {
-    seen_[phase].longest = std::max(seen_[phase].longest, learned.longest[phase]);
-  }
-}
-
-std::optional<absl::Duration> HangLimits::Usual(WatchPhase phase) const {
-  const Histogram& seen = seen_[static_cast<size_t>(phase)];
-  if (seen.total < kSamplesMin) return std::nullopt;
-  const int64_t above = seen.total / 1000;
-  int64_t left = seen.total;
-  for (int bucket = 0; bucket < kNumBuckets; ++bucket) {
-    left -= seen.counts[bucket];
-    if (left <= above) return UpperBound(bucket);
-  }
-  return seen.longest;
-}
-
 absl::Duration HangLimits::Soft(WatchPhase phase) const {
   const absl::Duration least = IsLong(phase) ? kLongPhaseSoft : kSoftMin;
-  const std::optional<absl::Duration> usual = Usual(phase);
+  const std::optional<absl::Duration> usual = history_.Usual(phase);
   if (!usual) return least;
   return std::clamp(kSoftFactor * *usual, least, kSoftMax);
 }
 
 absl::Duration HangLimits::Hard(WatchPhase phase) const {
-  const Histogram& seen = seen_[static_cast<size_t>(phase)];
   const bool is_first = phase == WatchPhase::kFirstStep;
   const absl::Duration least =
       IsLong(phase) || is_first ? kLongPhase * hang_timeout_ : hang_timeout_;
-  return std::max(least, kHardFactor * seen.longest);
+  return std::max(least, kHardFactor * history_.Longest(phase));
 }
 
 }  // namespace muster::verdict

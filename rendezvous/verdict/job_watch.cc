@@ -94,7 +94,7 @@ MonoTime JobWatch::NextDeadline() const {
 // --- What the nodes say
 
 void JobWatch::On(const WatchedNode& node, NodeSummary&& summary, MonoTime now, Orders& out) {
-  judge_.limits().Add(summary.learned, nodes_.TakeLearned(node.agent, summary.learned));
+  judge_.limits().history().Add(summary.learned, nodes_.TakeLearned(node.agent, summary.learned));
   if (summary.round != nodes_.round()) return;
   Append(late_.OnSummary(node.agent, summary.arrival_window, now), out);
   const auto slow = paces_.OnPaces(node, summary.paces);
@@ -126,7 +126,7 @@ void JobWatch::On(const WatchedNode& node, NodeDetails&& details, MonoTime now, 
 void JobWatch::On(const WatchedNode& node, NodeStacks&& stacks) {
   if (!IsAnswer(node, Stage::kGathering, stacks.question)) return;
   awaited_.erase(node.agent);
-  stacks_.Take(node, nodes_.round(), std::move(stacks));
+  stacks_.Take(node, std::move(stacks));
 }
 
 // Those who wait for the start may tell nothing themselves, and the node of rank 0 have none of
@@ -229,7 +229,7 @@ void JobWatch::Gather(const Verdict& verdict, MonoTime now, Orders& out) {
     const NodeTable::Node* node = nodes_.OfRank(rank.rank);
     if (node != nullptr && awaited_.contains(node->about.agent)) reports.push_back(ReportOf(rank));
   }
-  stacks_.Begin(verdict, std::move(reports), now);
+  stacks_.Begin(question_, nodes_.round(), verdict, std::move(reports), now);
   if (awaited_.empty()) Conclude(now, out);
 }
 
@@ -242,10 +242,8 @@ void JobWatch::Conclude(MonoTime now, Orders& out) {
     return;
   }
   SayVerdict say = stacks_.MakeVerdict(details_.gatherings(), details_.DescribeUnseen(nodes_), now);
-  say.question = question_;
-  say.round = nodes_.round();
   std::string why_not_replaced;
-  if (Replace(say, why_not_replaced, out)) return said_.ActOn();
+  if (Replace(say, why_not_replaced, out)) return said_.LeaveToOthers();
   const bool ends = std::any_of(say.to_end.begin(), say.to_end.end(), [&](int rank) {
     const NodeTable::Node* node = nodes_.OfRank(rank);
     return node != nullptr && node->summary && node->summary->ends_workers;
@@ -254,7 +252,7 @@ void JobWatch::Conclude(MonoTime now, Orders& out) {
   say.action = ActionInWords(ends, why_not_replaced);
   TellAll(say, out);
   if (!ends) return said_.OnlySay();
-  said_.ActOn(std::move(say), now);
+  said_.SayUntilDone(std::move(say), now);
 }
 
 bool JobWatch::Replace(SayVerdict& say, std::string& why_not, Orders& out) {
@@ -280,6 +278,7 @@ bool JobWatch::Replace(SayVerdict& say, std::string& why_not, Orders& out) {
 
 std::string JobWatch::WhyNotReplaced(const Diagnosis& diagnosis,
                                      const absl::btree_set<Incarnation>& at_fault) const {
+  if (at_fault.empty()) return "no rank is known to be at fault";
   if (IsOfTheProgram(diagnosis.finding)) return "the program is at fault, not the node";
   if (diagnosis.confidence < kConfidenceToAct) return "which node is at fault is uncertain";
   if (static_cast<int>(at_fault.size()) > spares_.num_nodes) {

@@ -22,7 +22,7 @@ class PaceWatch {
   std::optional<Stragglers::Change> OnPaces(const WatchedNode& node, const NodePaces& paces);
 
  private:
-  // By first rank. Nodes measure from their first window on.
+  // One that has measured no window yet is not waited for.
   struct Node {
     int num_ranks = 1;
     NodePaces paces;
@@ -30,7 +30,7 @@ class PaceWatch {
   };
 
   Stragglers stragglers_;
-  absl::btree_map<int, Node> nodes_;
+  absl::btree_map<int, Node> nodes_;  // by first rank
   int num_measuring_ = 0;
   int num_new_ = 0;  // of those that measure
 };

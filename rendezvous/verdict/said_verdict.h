@@ -19,11 +19,12 @@ class SaidVerdict {
   void Forget() { *this = SaidVerdict(); }
   // Nothing follows from it.
   void OnlySay() { state_ = State::kOnlySaid; }
-  // Somebody else acts on it, or `again` is to be performed by the nodes of its ranks.
-  void ActOn() { state_ = State::kActsOnIt; }
-  void ActOn(SayVerdict again, MonoTime now) {
-    ActOn();
-    again_ = std::move(again);
+  // The server ends nodes for it.
+  void LeaveToOthers() { state_ = State::kActsOnIt; }
+  // The nodes of the ranks that `verdict` ends are to end them.
+  void SayUntilDone(SayVerdict verdict, MonoTime now) {
+    state_ = State::kActsOnIt;
+    again_ = std::move(verdict);
     next_ = now + kSayAgain;
   }
 

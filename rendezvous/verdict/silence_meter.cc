@@ -54,7 +54,7 @@ void SilenceMeter::Hear(const Pulse& pulse, absl::Duration gap) {
   const absl::Duration silence = std::exchange(state.silent_for, absl::ZeroDuration()) + gap;
   const bool has_waited = std::exchange(state.has_waited, pulse.is_waiting);
   state.pulse = pulse;
-  if (!is_new && before == state.phase && !has_waited) learned_.Learn(before, silence);
+  if (!is_new && before == state.phase && !has_waited) history_.Learn(before, silence);
 }
 
 void SilenceMeter::Finish(int rank) {
@@ -62,7 +62,7 @@ void SilenceMeter::Finish(int rank) {
   if (found == ranks_.end()) return;
   const RankState& state = found->second;
   if (state.phase == WatchPhase::kEnd && !state.has_waited) {
-    learned_.Learn(state.phase, state.silent_for);
+    history_.Learn(state.phase, state.silent_for);
   }
 }
 

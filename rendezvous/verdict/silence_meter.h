@@ -15,7 +15,7 @@
 #include "absl/container/btree_map.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/progress_board.h"
-#include "rendezvous/verdict/hang_limits.h"
+#include "rendezvous/verdict/silence_history.h"
 
 namespace muster::verdict {
 
@@ -63,7 +63,7 @@ class SilenceMeter {
   std::vector<RankSilence> Silences() const;
   // So long, or longer, some rank has been silent.
   bool IsSomebodySilent(absl::Duration least) const;
-  LearnedSilences Learned() const { return learned_.Learned(); }
+  LearnedSilences Learned() const { return history_.Learned(); }
 
  private:
   struct RankState {
@@ -77,7 +77,7 @@ class SilenceMeter {
   static WatchPhase PhaseOf(const Pulse& pulse);
   void Hear(const Pulse& pulse, absl::Duration gap);
 
-  HangLimits learned_;
+  SilenceHistory history_;
   std::optional<MonoTime> last_listened_;
   absl::btree_map<int, RankState> ranks_;
   absl::btree_map<int, absl::Duration> mute_;

@@ -8,7 +8,10 @@
 
 namespace muster::verdict {
 
-void StacksQuestion::Begin(Verdict verdict, std::vector<RankReport> reports, MonoTime now) {
+void StacksQuestion::Begin(uint64_t question, Round round, Verdict verdict,
+                           std::vector<RankReport> reports, MonoTime now) {
+  question_ = question;
+  round_ = round;
   verdict_ = std::move(verdict);
   decided_at_ = now;
   has_moved_ = false;
@@ -16,8 +19,8 @@ void StacksQuestion::Begin(Verdict verdict, std::vector<RankReport> reports, Mon
   shown_.clear();
 }
 
-void StacksQuestion::Take(const WatchedNode& node, Round round, NodeStacks stacks) {
-  has_moved_ = has_moved_ || stacks.has_moved || stacks.round != round;
+void StacksQuestion::Take(const WatchedNode& node, NodeStacks stacks) {
+  has_moved_ = has_moved_ || stacks.has_moved || stacks.round != round_;
   shown_.insert(node.agent);
   for (RankReport& report : stacks.ranks) {
     if (!Holds(node, report.rank)) continue;
@@ -36,7 +39,9 @@ void StacksQuestion::Take(const WatchedNode& node, Round round, NodeStacks stack
 SayVerdict StacksQuestion::MakeVerdict(const std::vector<Gathering>& gatherings,
                                        const std::string& unseen, MonoTime now) const {
   const Diagnosis& diagnosis = verdict_.diagnosis;
-  SayVerdict say{.diagnosis = diagnosis,
+  SayVerdict say{.question = question_,
+                 .round = round_,
+                 .diagnosis = diagnosis,
                  .reason = absl::StrCat(verdict_.reason, unseen),
                  .since_detected = verdict_.since_detected + (now - decided_at_),
                  .since_decided = now - decided_at_,

@@ -3,6 +3,7 @@
 // Pure. Thread-compatible: one caller at a time (JobWatch).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,9 +20,10 @@ namespace muster::verdict {
 class StacksQuestion {
  public:
   // `reports` are for ranks of the nodes asked, should their stacks not come.
-  void Begin(Verdict verdict, std::vector<RankReport> reports, MonoTime now);
-  // Only the node's own ranks count. `round` is the one that runs.
-  void Take(const WatchedNode& node, Round round, NodeStacks stacks);
+  void Begin(uint64_t question, Round round, Verdict verdict, std::vector<RankReport> reports,
+             MonoTime now);
+  // Only the node's own ranks count.
+  void Take(const WatchedNode& node, NodeStacks stacks);
 
   const Verdict& verdict() const { return verdict_; }
   // A rank has, of a node that has answered: it is no hang.
@@ -32,6 +34,8 @@ class StacksQuestion {
                          MonoTime now) const;
 
  private:
+  uint64_t question_ = 0;
+  Round round_ = kNoRound;
   Verdict verdict_;
   MonoTime decided_at_;
   bool has_moved_ = false;

@@ -16,9 +16,9 @@
 #include "rendezvous/verdict/diagnosis.h"
 #include "rendezvous/verdict/evidence.h"
 #include "rendezvous/verdict/gatherings.h"
-#include "rendezvous/verdict/hang_limits.h"
 #include "rendezvous/verdict/incident_parts.h"
 #include "rendezvous/verdict/last_calls.h"
+#include "rendezvous/verdict/silence_history.h"
 #include "rendezvous/verdict/silence_meter.h"
 
 namespace muster::verdict {

@@ -155,7 +155,7 @@ void WatchSim::DrawFaults() {
 // Whatever it was doing.
 void WatchSim::RestartServer() {
   // If it dies twice in a row, what the first life knew is still owed.
-  if (!learned_before_) learned_before_ = watch_.limits().Learned();
+  if (!learned_before_) learned_before_ = watch_.limits().history().Learned();
   watch_ = verdict::JobWatch();
   watch_.StartRound(kRound, members_, now_);
   watch_.SetSpares(spares_);
@@ -167,7 +167,7 @@ void WatchSim::CheckWhatIsKnownAgain() {
   const bool all =
       std::all_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.is_heard; });
   if (!learned_before_ || !all) return;
-  const verdict::LearnedSilences now = watch_.limits().Learned();
+  const verdict::LearnedSilences now = watch_.limits().history().Learned();
   for (int phase = 0; phase < verdict::kNumWatchPhases; ++phase) {
     if (now.longest[phase] < learned_before_->longest[phase]) {
       failure_ = absl::StrCat("W3: the server has forgotten how long phase ", phase, " may take");

@@ -57,7 +57,7 @@ verdict::NodeSummary FullestSummary() {
   summary.paces.own.assign(1000, absl::Hours(9999));
   summary.learned.counts.clear();
   for (int phase = 0; phase < verdict::kNumWatchPhases; ++phase) {
-    for (int bucket = 0; bucket < verdict::HangLimits::kNumBuckets; ++bucket) {
+    for (int bucket = 0; bucket < verdict::SilenceHistory::kNumBuckets; ++bucket) {
       summary.learned.counts.push_back(
           {static_cast<verdict::WatchPhase>(phase), bucket, int64_t{1} << 34});
     }

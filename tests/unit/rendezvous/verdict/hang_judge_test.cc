@@ -34,7 +34,7 @@ class HangWatch : public ::testing::Test {
   // Whether evidence is wanted.
   bool Listen(const std::vector<RankSilence>& of_mute = {}) {
     meter_.Listen(pulses_, now_, of_mute);
-    judge_.limits().Add(meter_.Learned(), std::exchange(learned_, meter_.Learned()));
+    judge_.limits().history().Add(meter_.Learned(), std::exchange(learned_, meter_.Learned()));
     return judge_.Hear(meter_.Silences());
   }
   void StartRound() {

@@ -20,7 +20,7 @@ TEST(HangLimits, AreTheDefaultsBeforeAnythingWasLearned) {
 
 TEST(HangLimits, GrowWithWhatIsUsual) {
   HangLimits limits(kTimeout);
-  for (int i = 0; i < 100; ++i) limits.Learn(WatchPhase::kStep, absl::Seconds(20));
+  for (int i = 0; i < 100; ++i) limits.history().Learn(WatchPhase::kStep, absl::Seconds(20));
   EXPECT_GE(limits.Soft(WatchPhase::kStep), absl::Seconds(60));
   EXPECT_LE(limits.Soft(WatchPhase::kStep), absl::Seconds(60 * 1.25));
   EXPECT_EQ(limits.Soft(WatchPhase::kFirstStep), HangLimits::kSoftMin) << "each phase for itself";
@@ -28,23 +28,23 @@ TEST(HangLimits, GrowWithWhatIsUsual) {
 
 TEST(HangLimits, AreNotMovedByAFewSamplesOrByOneInThousands) {
   HangLimits limits(kTimeout);
-  for (int i = 0; i < 29; ++i) limits.Learn(WatchPhase::kStep, absl::Seconds(100));
+  for (int i = 0; i < 29; ++i) limits.history().Learn(WatchPhase::kStep, absl::Seconds(100));
   EXPECT_EQ(limits.Soft(WatchPhase::kStep), HangLimits::kSoftMin);
   HangLimits many(kTimeout);
-  for (int i = 0; i < 2000; ++i) many.Learn(WatchPhase::kStep, absl::Milliseconds(200));
-  many.Learn(WatchPhase::kStep, absl::Seconds(100));
+  for (int i = 0; i < 2000; ++i) many.history().Learn(WatchPhase::kStep, absl::Milliseconds(200));
+  many.history().Learn(WatchPhase::kStep, absl::Seconds(100));
   EXPECT_EQ(many.Soft(WatchPhase::kStep), HangLimits::kSoftMin);
 }
 
 TEST(HangLimits, QuickStepsDoNotShortenTheHardOne) {
   HangLimits limits(kTimeout);
-  for (int i = 0; i < 10000; ++i) limits.Learn(WatchPhase::kStep, absl::Milliseconds(1));
+  for (int i = 0; i < 10000; ++i) limits.history().Learn(WatchPhase::kStep, absl::Milliseconds(1));
   EXPECT_EQ(limits.Hard(WatchPhase::kStep), kTimeout);
 }
 
 TEST(HangLimits, TheLongestSilenceThatEndedWellLengthensTheHardOne) {
   HangLimits limits(absl::Seconds(30));
-  limits.Learn(WatchPhase::kStep, absl::Seconds(25));
+  limits.history().Learn(WatchPhase::kStep, absl::Seconds(25));
   EXPECT_EQ(limits.Hard(WatchPhase::kStep), absl::Seconds(125));
 }
 

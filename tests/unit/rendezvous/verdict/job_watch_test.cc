@@ -530,17 +530,17 @@ TEST_F(ReplacingWatch, ANodeWithAnotherWatchIsNotReplaced) {
 
 TEST_F(Watch, LearnsFromAllNodesAndAddsWhatIsNewOnce) {
   Start(RankTwoIsMissing());
-  HangLimits seen(absl::Minutes(10));
+  SilenceHistory seen;
   for (int i = 0; i < 20; ++i) seen.Learn(WatchPhase::kStep, absl::Seconds(20));
   for (const int rank : {0, 1}) agent(rank).learned = seen.Learned();
   Pass(10, {0, 1, 2, 3});
   EXPECT_GE(watch_.limits().Soft(WatchPhase::kStep), absl::Minutes(1)) << "40 samples are enough";
-  EXPECT_EQ(watch_.limits().Learned().counts.at(0).count, 40);
+  EXPECT_EQ(watch_.limits().history().Learned().counts.at(0).count, 40);
   watch_.StopRound();
   Start(RankTwoIsMissing());
   for (const int rank : {0, 1}) agent(rank).learned = seen.Learned();
   Pass(10, {0, 1, 2, 3});
-  EXPECT_EQ(watch_.limits().Learned().counts.at(0).count, 40) << "kept over rounds";
+  EXPECT_EQ(watch_.limits().history().Learned().counts.at(0).count, 40) << "kept over rounds";
 }
 
 TEST_F(Watch, TellsEveryNodeOnceWhoIsSlow) {

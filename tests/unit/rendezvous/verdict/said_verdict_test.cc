@@ -10,7 +10,7 @@ constexpr MonoTime kNow = MonoTime();
 TEST(SaidVerdictTest, IsSaidAgainWithTheTimeThatHasPassed) {
   SaidVerdict said;
   EXPECT_FALSE(said.IsSaid());
-  said.ActOn({.question = 7, .since_detected = absl::Seconds(4)}, kNow);
+  said.SayUntilDone({.question = 7, .since_detected = absl::Seconds(4)}, kNow);
   EXPECT_TRUE(said.IsActedOn());
   EXPECT_EQ(said.Tick(kNow + absl::Seconds(14)), nullptr);
   const SayVerdict* again = said.Tick(kNow + absl::Seconds(15));
@@ -28,7 +28,7 @@ TEST(SaidVerdictTest, IsNotSaidAgainWhereNobodyOfItsRanksActs) {
   EXPECT_TRUE(said.IsSaid());
   EXPECT_FALSE(said.IsActedOn());
   EXPECT_TRUE(said.NextDeadline().is_infinite());
-  said.ActOn();
+  said.LeaveToOthers();
   EXPECT_TRUE(said.IsActedOn());
   EXPECT_TRUE(said.NextDeadline().is_infinite());
   said.Forget();

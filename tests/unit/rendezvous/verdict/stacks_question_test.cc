@@ -20,7 +20,7 @@ class StacksQuestionTest : public ::testing::Test {
   StacksQuestionTest() {
     Verdict verdict{.reason = "it is a test", .since_detected = absl::Seconds(10)};
     verdict.diagnosis = {.finding = Finding::kNotCalled, .culprits = {2}, .waiting = {0, 1}};
-    question_.Begin(std::move(verdict), {{.rank = 0}, {.rank = 2, .pid = 1}}, now_);
+    question_.Begin(7, kRound, std::move(verdict), {{.rank = 0}, {.rank = 2, .pid = 1}}, now_);
   }
   SayVerdict Make() const {
     return question_.MakeVerdict({}, "; and more", now_ + absl::Seconds(3));
@@ -37,14 +37,15 @@ class StacksQuestionTest : public ::testing::Test {
 };
 
 TEST_F(StacksQuestionTest, MakesAVerdictOfWhatNodesHaveShown) {
-  question_.Take(
-      node_, kRound,
-      {.round = kRound,
-       .ranks = {
-           {.rank = 2, .pid = 7, .frames = {"f"}}, {.rank = 0, .pid = 8}, {.rank = 3, .pid = 9}}});
+  question_.Take(node_, {.round = kRound,
+                         .ranks = {{.rank = 2, .pid = 7, .frames = {"f"}},
+                                   {.rank = 0, .pid = 8},
+                                   {.rank = 3, .pid = 9}}});
   EXPECT_FALSE(question_.HasMoved());
   EXPECT_TRUE(question_.HasShown(Incarnation(12)));
   const SayVerdict say = Make();
+  EXPECT_EQ(say.question, 7);
+  EXPECT_EQ(say.round, kRound);
   EXPECT_THAT(RanksOf(say), ElementsAre(2, 0, 3)) << "those at fault first";
   EXPECT_EQ(say.ranks[0].pid, 7);
   EXPECT_EQ(say.ranks[0].node, "node1");
@@ -56,12 +57,12 @@ TEST_F(StacksQuestionTest, MakesAVerdictOfWhatNodesHaveShown) {
 }
 
 TEST_F(StacksQuestionTest, EndsOneThatWaitsWhereTheRankAtFaultHasEnded) {
-  question_.Take(node_, kRound, {.round = kRound, .ranks = {{.rank = 2, .pid = 0}}});
+  question_.Take(node_, {.round = kRound, .ranks = {{.rank = 2, .pid = 0}}});
   EXPECT_THAT(Make().to_end, ElementsAre(0));
 }
 
 TEST_F(StacksQuestionTest, FindsThatARankHasMovedAlsoIntoAnotherRound) {
-  question_.Take(node_, kRound, {.round = Round(3)});
+  question_.Take(node_, {.round = Round(3)});
   EXPECT_TRUE(question_.HasMoved());
 }
 
