@@ -274,9 +274,7 @@ int MetricsTokenCommand(const Invocation& invocation) {
   if (!line.ok()) return Refuse(kProgram, line.status());
   if (!line->print.empty()) return PrintText(line->print, 0);
   const auto secret =
-      LoadUserSecret({.token = VariableOrEmpty(invocation.environment, "MUSTER_TOKEN"),
-                      .token_file = VariableOrEmpty(invocation.environment, "MUSTER_TOKEN_FILE"),
-                      .home = VariableOrEmpty(invocation.environment, "HOME")});
+      LoadUserSecret(SecretSourcesIn(invocation.environment));
   if (!secret.ok()) return Refuse(kProgram, secret.status());
   return PrintText(DeriveMetricsToken(secret->secret) + "\n", 0);
 }

@@ -1,9 +1,6 @@
 #include "launcher/commands/stop_command.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <climits>
 #include <cstdio>
 #include <optional>
 #include <random>
@@ -17,16 +14,12 @@
 #include "launcher/stop_options.h"
 #include "proto/base/exit_codes.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/host_name.h"
 #include "proto/io/user_secret.h"
 #include "rendezvous/client/grpc_link.h"
 
 namespace muster::launcher {
 namespace {
-
-std::string HostName() {
-  char name[HOST_NAME_MAX + 1] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "this node";
-}
 
 absl::StatusOr<rendezvous::GrpcLinkOptions> LinkOf(const StopFlags& flags,
                                                    const Invocation& invocation) {
@@ -41,9 +34,7 @@ absl::StatusOr<rendezvous::GrpcLinkOptions> LinkOf(const StopFlags& flags,
   if (flags.authentication) {
     MUSTER_ASSIGN_OR_RETURN(
         link.secret,
-        LoadUserSecret({.token = VariableOrEmpty(invocation.environment, "MUSTER_TOKEN"),
-                        .token_file = VariableOrEmpty(invocation.environment, "MUSTER_TOKEN_FILE"),
-                        .home = VariableOrEmpty(invocation.environment, "HOME")}));
+        LoadUserSecret(SecretSourcesIn(invocation.environment)));
   }
   std::random_device random;
   link.jitter_seed = random();

@@ -5,7 +5,6 @@
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
 #include <sys/timex.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -23,6 +22,7 @@
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
 #include "launcher/variable_notes.h"
+#include "proto/io/host_name.h"
 #include "proto/io/user_secret.h"
 
 namespace muster::launcher {
@@ -193,10 +193,8 @@ absl::Status TryAPort(const std::string& address) {
 }
 
 void LookAtNetwork(NodeHealth& node) {
-  char name[256] = "localhost";
-  ::gethostname(name, sizeof(name) - 1);
-  node.networks.host_name = name;
-  node.networks.host_addresses = AddressesOf(name);
+  node.networks.host_name = HostName();
+  node.networks.host_addresses = AddressesOf(node.networks.host_name);
   std::sort(node.networks.host_addresses.begin(), node.networks.host_addresses.end());
   node.networks.host_addresses.erase(
       std::unique(node.networks.host_addresses.begin(), node.networks.host_addresses.end()),
@@ -252,9 +250,7 @@ NodeHealth LookAtThisNode(const EnvironmentMap& environment) {
   LookAtMemory(node);
   LookAtNetwork(node);
   const absl::StatusOr<UserSecret> secret =
-      LoadUserSecret({.token = VariableOrEmpty(environment, "MUSTER_TOKEN"),
-                      .token_file = VariableOrEmpty(environment, "MUSTER_TOKEN_FILE"),
-                      .home = VariableOrEmpty(environment, "HOME")});
+      LoadUserSecret(SecretSourcesIn(environment));
   node.secret = secret.ok() ? absl::StatusOr<std::string>(secret->origin) : secret.status();
   return node;
 }

@@ -5,11 +5,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <optional>
 #include <random>
@@ -25,6 +23,7 @@
 #include "asio/steady_timer.hpp"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/host_name.h"
 #include "proto/io/unique_fd.h"
 #include "proto/io/user_secret.h"
 #include "rendezvous/client/grpc_link.h"
@@ -111,11 +110,6 @@ class SocketObserver final : public Observer {
   const std::string path_;
   const UniqueFd fd_;
 };
-
-std::string HostName() {
-  char name[HOST_NAME_MAX + 1] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "this node";
-}
 
 class NetworkObserver final : public Observer {
  public:
@@ -287,9 +281,7 @@ absl::StatusOr<std::unique_ptr<Observer>> ReachRendezvous(const SightWay& way,
   if (way.authentication) {
     MUSTER_ASSIGN_OR_RETURN(
         link.secret,
-        LoadUserSecret({.token = VariableOrEmpty(invocation.environment, "MUSTER_TOKEN"),
-                        .token_file = VariableOrEmpty(invocation.environment, "MUSTER_TOKEN_FILE"),
-                        .home = VariableOrEmpty(invocation.environment, "HOME")}));
+        LoadUserSecret(SecretSourcesIn(invocation.environment)));
   }
   std::random_device random;
   link.jitter_seed = random();

@@ -130,6 +130,12 @@ absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
 
 UserSecret PublicSecret() { return {"muster: authentication is off", "--auth=none"}; }
 
+SecretSources SecretSourcesIn(const EnvironmentMap& environment) {
+  return {.token = VariableOrEmpty(environment, "MUSTER_TOKEN"),
+          .token_file = VariableOrEmpty(environment, "MUSTER_TOKEN_FILE"),
+          .home = VariableOrEmpty(environment, "HOME")};
+}
+
 absl::StatusOr<UserSecret> LoadUserSecret(const SecretSources& sources) {
   if (!sources.token.empty()) {
     std::string secret(absl::StripAsciiWhitespace(sources.token));

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "proto/base/environment.h"
 
 namespace muster {
 
@@ -19,6 +20,9 @@ struct SecretSources {
   std::string token_file;  // $MUSTER_TOKEN_FILE or --token_file
   std::string home;        // $HOME: .config/muster/token below it, made on first use
 };
+
+// Those that `environment` names.
+SecretSources SecretSourcesIn(const EnvironmentMap& environment);
 
 struct UserSecret {
   std::string secret;

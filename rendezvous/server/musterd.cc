@@ -1,7 +1,5 @@
 #include "rendezvous/server/musterd.h"
 
-#include <unistd.h>
-
 #include <csignal>
 #include <iostream>
 #include <memory>
@@ -19,6 +17,7 @@
 #include "proto/base/exit_codes.h"
 #include "proto/base/mono_time.h"
 #include "proto/io/descriptors.h"
+#include "proto/io/host_name.h"
 #include "rendezvous/server/metrics_door.h"
 #include "rendezvous/server/musterd_options.h"
 #include "rendezvous/server/port_mark.h"
@@ -31,22 +30,14 @@ namespace {
 
 constexpr absl::Duration kShutdownTime = absl::Seconds(2);
 
-std::string HostName() {
-  char name[256] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
-}
-
 int Fail(const absl::Status& status) {
   std::cerr << "musterd: " << status.message() << std::endl;
   return absl::IsPermissionDenied(status) ? kExitRefused : kExitUsage;
 }
 
 SecretSources Sources(const MusterdOptions& options, const EnvironmentMap& environment) {
-  const std::string home = VariableOrEmpty(environment, "HOME");
-  if (!options.token_file.empty()) return {.token_file = options.token_file, .home = home};
-  return {.token = VariableOrEmpty(environment, "MUSTER_TOKEN"),
-          .token_file = VariableOrEmpty(environment, "MUSTER_TOKEN_FILE"),
-          .home = home};
+  if (!options.token_file.empty()) return {.token_file = options.token_file};
+  return SecretSourcesIn(environment);
 }
 
 // What --state_dir holds, and who writes there; empty without.

@@ -57,8 +57,6 @@ void EndBySignal(int signal) {
   _exit(128 + signal);
 }
 
-const char* SignalName(int signal) { return signal == SIGINT ? "SIGINT" : "SIGTERM"; }
-
 void StopVote::Begin(int own_signal) {
   signal_[0] = own_signal;
   work_ = world_.AllReduce(BufferOf(signal_), {.op = ReduceOp::kMax});

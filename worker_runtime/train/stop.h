@@ -37,9 +37,6 @@ class StopSignal {
 // Ends the process by `signal`, so that the parent sees what it sent.
 [[noreturn]] void EndBySignal(int signal);
 
-// "SIGTERM" or "SIGINT".
-const char* SignalName(int signal);
-
 // Threads: thread-compatible.
 class StopVote {
  public:

@@ -11,6 +11,7 @@
 #include "muster/agreement.h"
 #include "muster/cuda_device.h"
 #include "proto/base/mono_time.h"
+#include "proto/base/process_end.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/advice/cheapest_fit.h"
 #include "worker_runtime/advice/device_table.h"
