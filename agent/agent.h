@@ -2,7 +2,7 @@
 // events.
 //
 // Agent is who of its parts hears of what: each owns its own state, and Agent has none besides. One
-// event loop, loop thread only. The launcher creates it (launcher/commands/run_command.cc) and is
+// event loop, loop thread only. The launcher creates it (launcher/node/node_run.cc) and is
 // told the outcome by `on_finished`.
 #pragma once
 

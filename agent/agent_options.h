@@ -1,4 +1,4 @@
-// What an agent is told by the launcher (launcher/node_setup.h).
+// What an agent is told by the launcher (launcher/node/node_setup.h).
 //
 // Plain values.
 #pragma once

@@ -17,11 +17,11 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "launcher/commands/run_command.h"
-#include "launcher/endpoint.h"
 #include "launcher/hosts/host_file.h"
 #include "launcher/hosts/remote_start.h"
 #include "launcher/hosts/ssh_session.h"
-#include "launcher/node_setup.h"
+#include "launcher/node/endpoint.h"
+#include "launcher/node/node_setup.h"
 #include "proto/base/exit_codes.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/job_key.h"
@@ -194,11 +194,8 @@ absl::StatusOr<std::vector<RemoteStart>> PlanStarts(const HostJob& job,
       .first_address = hosts.size() > 1 ? AddressForSsh(ssh) : "",
       .fresh_run_id = "hosts-" + absl::BytesToHexString(RandomBytes(6))};
   if (job.authentication) {
-    MUSTER_ASSIGN_OR_RETURN(
-        const UserSecret secret,
-        LoadUserSecret({.token = VariableOrEmpty(invocation.environment, "MUSTER_TOKEN"),
-                        .token_file = VariableOrEmpty(invocation.environment, "MUSTER_TOKEN_FILE"),
-                        .home = VariableOrEmpty(invocation.environment, "HOME")}));
+    MUSTER_ASSIGN_OR_RETURN(const UserSecret secret,
+                            LoadUserSecret(SecretSourcesIn(invocation.environment)));
     surroundings.token = secret.secret;
   }
   return PlanHosts(job, hosts, surroundings);

@@ -16,7 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "launcher/commands/run_command.h"
 #include "launcher/hosts/one_host.h"
-#include "launcher/node_setup.h"
+#include "launcher/node/node_setup.h"
 #include "launcher/peers/peer_line.h"
 #include "proto/base/environment.h"
 #include "proto/base/exit_codes.h"

@@ -232,4 +232,14 @@ absl::StatusOr<Placement> ApplyScheduler(const SchedulerFindings& found, Command
   return Application(found, line).Run();
 }
 
+absl::Duration LeftUntil(int64_t end_time, absl::Time now) {
+  return absl::FromUnixSeconds(end_time) - now;
+}
+
+std::string TimeLeftInWords(int64_t end_time, absl::Time now) {
+  const absl::Duration left = LeftUntil(end_time, now);
+  return absl::FormatDuration(
+      absl::Trunc(left, left < absl::Minutes(1) ? absl::Seconds(1) : absl::Minutes(1)));
+}
+
 }  // namespace muster::launcher

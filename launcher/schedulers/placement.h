@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "launcher/schedulers/scheduler.h"
 #include "proto/command_line/command_line.h"
 
@@ -34,6 +35,11 @@ struct Placement {
   int64_t end_time = 0;         // when the scheduler ends the job, seconds since 1970; 0: not known
   bool shares_console = false;  // the lines of several nodes appear in one place
 };
+
+// How long a scheduler leaves a job that it ends at `end_time`; in words with whole minutes above
+// one.
+absl::Duration LeftUntil(int64_t end_time, absl::Time now);
+std::string TimeLeftInWords(int64_t end_time, absl::Time now);
 
 // Adds the settings that count to `line`, before its values are read.
 //

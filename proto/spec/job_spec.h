@@ -63,8 +63,8 @@ struct Program {
   // Modules that a warm process imports, which then forks workers; "auto" alone: those that the
   // first attempt has imported. Empty: workers are always started afresh.
   std::vector<std::string> warm;
-  // The folder for what workers compile at run time (launcher/local_cache.h); empty: where each
-  // library keeps it.
+  // The folder for what workers compile at run time (launcher/node/local_cache.h); empty: where
+  // each library keeps it.
   std::string local_cache;
   friend bool operator==(const Program&, const Program&) = default;
 };

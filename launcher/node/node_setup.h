@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "agent/agent.h"
-#include "launcher/endpoint.h"
 #include "launcher/flags.h"
 #include "launcher/invocation.h"
+#include "launcher/node/endpoint.h"
 #include "launcher/schedulers/placement.h"
 #include "launcher/schedulers/scheduler.h"
 #include "proto/spec/job_spec.h"

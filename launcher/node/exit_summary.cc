@@ -1,4 +1,4 @@
-#include "launcher/exit_summary.h"
+#include "launcher/node/exit_summary.h"
 
 #include <algorithm>
 #include <vector>

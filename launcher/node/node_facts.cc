@@ -1,4 +1,4 @@
-#include "launcher/node_facts.h"
+#include "launcher/node/node_facts.h"
 
 #include <sys/utsname.h>
 

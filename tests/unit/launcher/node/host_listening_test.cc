@@ -1,4 +1,4 @@
-#include "launcher/commands/host_listening.h"
+#include "launcher/node/host_listening.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "launcher/node_setup.h"
+#include "launcher/node/node_setup.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -28,14 +28,15 @@
 #include "agent/machine/leftovers.h"
 #include "agent/network/local_interfaces.h"
 #include "agent/process/runtime_directory.h"
-#include "launcher/local_cache.h"
-#include "launcher/node_facts.h"
+#include "launcher/node/local_cache.h"
+#include "launcher/node/node_facts.h"
 #include "launcher/omp_threads.h"
 #include "launcher/schedulers/step_daemon.h"
 #include "launcher/variable_notes.h"
 #include "launcher/worker_command.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/values.h"
+#include "proto/io/host_name.h"
 #include "proto/io/log.h"
 #include "proto/io/unique_fd.h"
 
@@ -55,12 +56,6 @@ std::optional<std::string> VisibleDevices(const EnvironmentMap& environment) {
   if (!hip.empty()) return hip;
   const std::string* cuda = FindVariable(environment, "CUDA_VISIBLE_DEVICES");
   return cuda == nullptr ? std::nullopt : std::optional<std::string>(*cuda);
-}
-
-std::string HostName() {
-  char name[256] = "localhost";
-  gethostname(name, sizeof(name) - 1);
-  return name;
 }
 
 std::string CurrentDirectory() {

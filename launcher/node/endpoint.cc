@@ -1,13 +1,11 @@
-#include "launcher/endpoint.h"
+#include "launcher/node/endpoint.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -18,6 +16,7 @@
 #include "proto/base/mono_time.h"
 #include "proto/base/numeric_address.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/host_name.h"
 #include "proto/io/unique_fd.h"
 
 namespace muster::launcher {
@@ -129,9 +128,8 @@ bool IsServedHere(const ResolvedEndpoint& endpoint) {
 }
 
 bool IsThisMachine(const std::string& host) {
-  char name[HOST_NAME_MAX + 1] = "";
   // It need not resolve, and a look-up may take long.
-  if (host == "localhost" || (gethostname(name, sizeof(name)) == 0 && host == name)) return true;
+  if (host == "localhost" || host == HostName()) return true;
   const absl::StatusOr<std::vector<SocketAddress>> addresses = Lookup(host);
   return addresses.ok() && absl::c_any_of(*addresses, IsOwn);
 }

@@ -1,12 +1,17 @@
-#include "launcher/commands/host_listening.h"
+#include "launcher/node/host_listening.h"
+
+#include <csignal>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "proto/base/endpoint.h"
+#include "proto/base/exit_codes.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/numeric_address.h"
 #include "proto/io/log.h"
+#include "rendezvous/server/port_mark.h"
 
 namespace muster::launcher {
 
@@ -22,6 +27,32 @@ absl::StatusOr<int> ListenAsHost(const ResolvedEndpoint& endpoint, uint64_t seed
     port = server.Listen(endpoint.address, endpoint.port);
   }
   return port;
+}
+
+std::optional<JobOutcome> AwaitMarkedServer(const JobSpec& spec, const ResolvedEndpoint& endpoint,
+                                            NodeSignals& signals) {
+  constexpr absl::Duration kLookForServerEvery = absl::Milliseconds(200);
+  if (spec.is_host.value_or(false)) return std::nullopt;  // the user has decided
+  bool is_said = false;
+  const MonoTime give_up = MonoNow() + spec.orphan_timeout;
+  while (const auto marked = rendezvous::FindMarkedServer(endpoint.port, spec.orphan_timeout)) {
+    if (IsServedHere(endpoint) || MonoNow() >= give_up) return std::nullopt;
+    if (!std::exchange(is_said, true)) {
+      log::Write(log::Level::kInfo, "awaiting_musterd",
+                 absl::StrCat(marked->who, " had port ", endpoint.port,
+                              " here and has not ended cleanly; waiting up to ",
+                              absl::FormatDuration(absl::Ceil(
+                                  spec.orphan_timeout - marked->silent_for, absl::Seconds(1))),
+                              " for it to be started again, then this node hosts the rendezvous "
+                              "(at once with --rdzv_conf=is_host=true)"));
+    }
+    const int signal = signals.Await(kLookForServerEvery).value_or(0);
+    if (signal != SIGINT && signal != SIGTERM && signal != SIGHUP && signal != SIGQUIT) continue;
+    return JobOutcome{.exit_code = ExitCodeOfSignal(signal),
+                      .reason = absl::StrCat("interrupted while waiting for ", marked->who,
+                                             " to be started again")};
+  }
+  return std::nullopt;
 }
 
 void ListenForOtherMachines(const JobSpec& spec, const ResolvedEndpoint& endpoint,

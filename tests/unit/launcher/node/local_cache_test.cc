@@ -1,4 +1,4 @@
-#include "launcher/local_cache.h"
+#include "launcher/node/local_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
