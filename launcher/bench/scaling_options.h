@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "launcher/flags.h"
+#include "launcher/line/flags.h"
 #include "proto/base/environment.h"
 
 namespace muster::launcher {

@@ -1,7 +1,7 @@
 // `muster agent`: the end of `muster run --hostfile` on each host. Not for people.
 #pragma once
 
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 
 namespace muster::launcher {
 

@@ -1,7 +1,7 @@
 // `muster bench scaling`: the same program at several numbers of ranks.
 #pragma once
 
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 
 namespace muster::launcher {
 

@@ -1,7 +1,7 @@
 // `muster doctor`: looks at this node, or at those of a host file.
 #pragma once
 
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 
 namespace muster::launcher {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "launcher/hosts/host_plan.h"
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 
 namespace muster::launcher {
 

@@ -1,7 +1,7 @@
 // `muster link DIR`: this program under the names of the launchers whose command lines it takes.
 #pragma once
 
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 
 namespace muster::launcher {
 

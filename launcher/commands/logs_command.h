@@ -1,7 +1,7 @@
 // `muster logs [JOB]`: what the ranks of a job have written to their log files.
 #pragma once
 
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 
 namespace muster::launcher {
 

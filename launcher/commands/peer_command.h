@@ -3,7 +3,7 @@
 // to the real program, if it is installed.
 #pragma once
 
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 
 namespace muster::launcher {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 #include "proto/base/environment.h"
 #include "worker_runtime/options/config_files.h"
 

@@ -4,7 +4,7 @@
 // or a link to it) -> Agent -> JobOutcome -> FormatExitSummary and the exit code.
 #pragma once
 
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 
 namespace muster::launcher {
 

@@ -8,8 +8,8 @@
 #include <variant>
 
 #include "absl/status/statusor.h"
-#include "launcher/flags.h"
-#include "launcher/invocation.h"
+#include "launcher/line/flags.h"
+#include "launcher/line/invocation.h"
 #include "launcher/sight/sight_options.h"
 #include "proto/base/exit_codes.h"
 

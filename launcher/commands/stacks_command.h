@@ -1,7 +1,7 @@
 // `muster stacks [JOB]`: where the ranks of a job are.
 #pragma once
 
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 
 namespace muster::launcher {
 

@@ -1,7 +1,7 @@
 // `muster status [JOB]`: how a job is, or which jobs there are.
 #pragma once
 
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 
 namespace muster::launcher {
 

@@ -11,7 +11,7 @@
 #include "asio/executor_work_guard.hpp"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
-#include "launcher/stop_options.h"
+#include "launcher/line/stop_options.h"
 #include "proto/base/exit_codes.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/host_name.h"
@@ -32,9 +32,7 @@ absl::StatusOr<rendezvous::GrpcLinkOptions> LinkOf(const StopFlags& flags,
       .role = rendezvous::LinkRole::kPerson,
       .node_name = HostName()};
   if (flags.authentication) {
-    MUSTER_ASSIGN_OR_RETURN(
-        link.secret,
-        LoadUserSecret(SecretSourcesIn(invocation.environment)));
+    MUSTER_ASSIGN_OR_RETURN(link.secret, LoadUserSecret(SecretSourcesIn(invocation.environment)));
   }
   std::random_device random;
   link.jitter_seed = random();

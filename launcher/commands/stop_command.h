@@ -1,7 +1,7 @@
 // `muster stop` and `muster drain NODE`: a person asks the rendezvous of a job for a stop.
 #pragma once
 
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 
 namespace muster::launcher {
 

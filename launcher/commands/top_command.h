@@ -1,7 +1,7 @@
 // `muster top [JOB]`: what the ranks of a job, their nodes and GPUs do, redrawn every two seconds.
 #pragma once
 
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 
 namespace muster::launcher {
 

@@ -21,7 +21,7 @@
 #include "asio/connect.hpp"
 #include "asio/io_context.hpp"
 #include "asio/ip/tcp.hpp"
-#include "launcher/variable_notes.h"
+#include "launcher/line/variable_notes.h"
 #include "proto/io/host_name.h"
 #include "proto/io/user_secret.h"
 
@@ -249,8 +249,7 @@ NodeHealth LookAtThisNode(const EnvironmentMap& environment) {
                   .variables = NotesOnVariables(environment)};
   LookAtMemory(node);
   LookAtNetwork(node);
-  const absl::StatusOr<UserSecret> secret =
-      LoadUserSecret(SecretSourcesIn(environment));
+  const absl::StatusOr<UserSecret> secret = LoadUserSecret(SecretSourcesIn(environment));
   node.secret = secret.ok() ? absl::StatusOr<std::string>(secret->origin) : secret.status();
   return node;
 }

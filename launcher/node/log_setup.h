@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "launcher/flags.h"
+#include "launcher/line/flags.h"
 
 namespace muster::launcher {
 

@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "asio/dispatch.hpp"
-#include "launcher/metrics_option.h"
+#include "launcher/line/metrics_option.h"
 #include "launcher/node/host_listening.h"
 #include "launcher/node/log_setup.h"
 #include "launcher/schedulers/step_daemon.h"

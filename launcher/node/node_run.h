@@ -15,12 +15,12 @@
 #include "asio/io_context.hpp"
 #include "asio/posix/stream_descriptor.hpp"
 #include "asio/steady_timer.hpp"
-#include "launcher/flags.h"
-#include "launcher/invocation.h"
+#include "launcher/line/flags.h"
+#include "launcher/line/invocation.h"
+#include "launcher/line/placement.h"
 #include "launcher/node/meeting.h"
 #include "launcher/node/node_setup.h"
 #include "launcher/node/node_signals.h"
-#include "launcher/schedulers/placement.h"
 #include "proto/base/membership.h"
 
 namespace muster::launcher {

@@ -8,10 +8,10 @@
 
 #include "absl/status/statusor.h"
 #include "agent/agent.h"
-#include "launcher/flags.h"
-#include "launcher/invocation.h"
+#include "launcher/line/flags.h"
+#include "launcher/line/invocation.h"
+#include "launcher/line/placement.h"
 #include "launcher/node/endpoint.h"
-#include "launcher/schedulers/placement.h"
 #include "launcher/schedulers/scheduler.h"
 #include "proto/spec/job_spec.h"
 

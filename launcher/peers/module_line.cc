@@ -8,8 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "launcher/line/run_options.h"
 #include "launcher/peers/peer_line.h"
-#include "launcher/run_options.h"
 #include "proto/command_line/command_line.h"
 
 namespace muster::launcher {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launcher/flags.h"
+#include "launcher/line/flags.h"
 #include "proto/base/environment.h"
 
 namespace muster::launcher {

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "launcher/invocation.h"
+#include "launcher/line/invocation.h"
 #include "launcher/sight/sight_options.h"
 #include "proto/base/inquiry.h"
 #include "rendezvous/status/status_page.h"

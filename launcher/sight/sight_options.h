@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "launcher/flags.h"
+#include "launcher/line/flags.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/environment.h"
 

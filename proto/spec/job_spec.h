@@ -1,6 +1,6 @@
 // What a user asked for: the only home of the configuration of a launch and of its defaults.
 //
-// Made by launcher/flags.cc `ParseFlags` from the command line and PET_* variables; components get
+// Made by launcher/line/flags.cc `ParseFlags` from the command line and PET_* variables; components get
 // small settings made from it (`MakeRendezvousSettings`).
 //
 // Pure values.

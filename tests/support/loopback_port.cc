@@ -47,7 +47,9 @@ LoopbackPort::LoopbackPort(PortUse use, const std::string& address) {
   addrinfo* found = nullptr;
   MUSTER_CHECK(getaddrinfo(address.c_str(), "0", &hints, &found) == 0);
   const int reuses = use == PortUse::kTaken ? 0 : 1;
+  int draws_left = 1000;
   do {
+    MUSTER_CHECK(draws_left-- > 0);  // else each port has a mark
     if (fd_ >= 0) close(fd_);
     fd_ = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     MUSTER_CHECK(fd_ >= 0);

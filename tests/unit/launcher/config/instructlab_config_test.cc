@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "launcher/flags.h"
+#include "launcher/line/flags.h"
 #include "tests/support/files.h"
 
 namespace muster::launcher {

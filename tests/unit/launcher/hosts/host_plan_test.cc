@@ -2,7 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "launcher/flags.h"
+#include "launcher/line/flags.h"
 
 namespace muster::launcher {
 namespace {

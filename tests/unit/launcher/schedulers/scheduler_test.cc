@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "launcher/flags.h"
+#include "launcher/line/flags.h"
 
 namespace muster::launcher {
 namespace {

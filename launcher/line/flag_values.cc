@@ -1,4 +1,4 @@
-#include "launcher/flag_values.h"
+#include "launcher/line/flag_values.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "launcher/worker_command.h"
+#include "launcher/line/worker_command.h"
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"

@@ -1,4 +1,4 @@
-#include "launcher/flags.h"
+#include "launcher/line/flags.h"
 
 #include <optional>
 #include <string>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "launcher/config/instructlab_config.h"
 #include "launcher/hosts/one_host.h"
-#include "launcher/run_options.h"
+#include "launcher/line/run_options.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 

@@ -29,7 +29,6 @@ absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text);
 absl::StatusOr<NetworkUse> ParseNetworkUse(const std::string& text);
 absl::StatusOr<StoreClients> ParseStoreClients(const std::string& text);
 absl::StatusOr<WatchMode> ParseWatchMode(const std::string& text);
-absl::StatusOr<ScaleUp> ParseScaleUp(const std::string& text);
 
 // "0".."3", or a map of local ranks "0:1,11:3".
 absl::StatusOr<StreamSelection> ParseStreamSelection(const std::string& text);

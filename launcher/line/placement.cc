@@ -1,4 +1,4 @@
-#include "launcher/schedulers/placement.h"
+#include "launcher/line/placement.h"
 
 #include <optional>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "launcher/flag_values.h"
+#include "launcher/line/flag_values.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/status_macros.h"
 

@@ -1,4 +1,4 @@
-#include "launcher/flags.h"
+#include "launcher/line/flags.h"
 
 #include <csignal>
 

@@ -1,5 +1,5 @@
 // The table of `muster run` as a whole; what its grammar is, proto/command_line's tests say.
-#include "launcher/run_options.h"
+#include "launcher/line/run_options.h"
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_replace.h"

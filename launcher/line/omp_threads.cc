@@ -1,4 +1,4 @@
-#include "launcher/omp_threads.h"
+#include "launcher/line/omp_threads.h"
 
 #include <algorithm>
 

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "launcher/flag_values.h"
-#include "launcher/flags.h"
-#include "launcher/rendezvous_conf.h"
+#include "launcher/line/flag_values.h"
+#include "launcher/line/flags.h"
+#include "launcher/line/rendezvous_conf.h"
 #include "proto/base/endpoint.h"
 #include "proto/command_line/command_line.h"
 

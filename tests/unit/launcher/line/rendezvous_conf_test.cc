@@ -1,4 +1,4 @@
-#include "launcher/rendezvous_conf.h"
+#include "launcher/line/rendezvous_conf.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

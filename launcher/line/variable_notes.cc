@@ -1,4 +1,4 @@
-#include "launcher/variable_notes.h"
+#include "launcher/line/variable_notes.h"
 
 #include "absl/strings/str_cat.h"
 

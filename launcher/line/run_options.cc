@@ -1,4 +1,4 @@
-#include "launcher/run_options.h"
+#include "launcher/line/run_options.h"
 
 #include <utility>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "launcher/variable_notes.h"
+#include "launcher/line/variable_notes.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

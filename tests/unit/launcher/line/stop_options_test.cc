@@ -1,5 +1,5 @@
 // The command lines of `muster stop` and `muster drain`.
-#include "launcher/stop_options.h"
+#include "launcher/line/stop_options.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "launcher/config/accelerate_config.h"
 #include "launcher/hosts/host_plan.h"
-#include "launcher/schedulers/placement.h"
+#include "launcher/line/placement.h"
 #include "launcher/schedulers/scheduler.h"
 #include "proto/base/environment.h"
 #include "proto/spec/job_spec.h"
@@ -56,7 +56,7 @@ struct MachineView {
 
 // `args` without the program's name and without a leading `run`. Options end at the first
 // argument that is none. Precedence: command line, then PET_<NAME>, then --config_file or --ilab,
-// then what `scheduler` says (schedulers/placement.h), then default; an empty variable counts as
+// then what `scheduler` says (line/placement.h), then default; an empty variable counts as
 // unset. `fresh_run_id` is the random id of a job on one node that needs none
 // (--standalone, and where neither an endpoint nor a master's port was given); empty: it stays the
 // default.

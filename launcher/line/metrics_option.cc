@@ -1,6 +1,6 @@
-#include "launcher/metrics_option.h"
+#include "launcher/line/metrics_option.h"
 
-#include "launcher/run_options.h"
+#include "launcher/line/run_options.h"
 #include "proto/command_line/listen_address.h"
 
 namespace muster::launcher {

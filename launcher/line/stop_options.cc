@@ -1,9 +1,9 @@
-#include "launcher/stop_options.h"
+#include "launcher/line/stop_options.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "launcher/run_options.h"
+#include "launcher/line/run_options.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/values.h"
