@@ -11,27 +11,23 @@
 #include "proto/io/wire_check.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/link/inquiry_wire.h"
-#include "rendezvous/link/renewal.h"
 #include "rendezvous/link/watch_wire.h"
 #include "rendezvous/link/wire.h"
-#include "rendezvous/server/outbox.h"
+#include "rendezvous/server/stream_writer.h"
 
 namespace muster::rendezvous {
 
 // One stream, from its hand-shake to its end. It asks its owner by a posted task to remove it, and
 // so never destroys itself while it runs: nearly every call here can end in End(), also those that
 // come from the job loop in the middle of delivering to many.
-//
-// Two ways to end. End(status) drops what waits to be written: the agent has misbehaved, or has
-// another stream. Drain() writes it first, since it is the job's last word; the agent that has been
-// told the end closes the stream itself, so that the word is not cut off by our closing.
-class AgentSessions::Session final : public Attendee {
+class AgentSessions::Session final : public Attendee, private StreamSink {
  public:
   Session(AgentSessions& owner, StreamId id, std::string address, TlsPeer peer)
       : owner_(owner),
         id_(id),
         address_(std::move(address)),
         handshake_(owner.options_.owners, owner.options_.host_name, std::move(peer)),
+        writer_(*this, owner.encoded_peers_),
         timer_(owner.loop_) {
     timer_.expires_after(absl::ToChronoNanoseconds(owner.options_.handshake_timeout));
     timer_.async_wait([mailbox = owner.mailbox_, &owner, id](const asio::error_code& error) {
@@ -45,7 +41,7 @@ class AgentSessions::Session final : public Attendee {
   }
 
   void OnMessage(const proto::FromAgent& message) {
-    if (ending_.has_value()) return;
+    if (writer_.IsEnding()) return;
     absl::Status status = Take(message);
     if (!status.ok()) {
       End(std::move(status));
@@ -64,23 +60,22 @@ class AgentSessions::Session final : public Attendee {
   }
 
   void OnWritten() {
-    is_writing_ = false;
-    Pump();
+    writer_.OnWritten();
+    CountUnread(writer_.outbox().bytes());
     if (is_paused_) ReadUnlessFull();
   }
 
   void Deliver(const Directive& directive) override {
-    told_end_ = std::holds_alternative<EndJob>(directive.body);
-    outbox_.Push(directive);
+    writer_.Push(directive);
     Pump();
   }
   void Deliver(const StoreReply& reply) override {
-    if (ending_.has_value()) return;
-    if (!outbox_.Push(reply)) {
-      End(absl::ResourceExhaustedError(
-          absl::StrCat("the agent has left ", outbox_.bytes(), " bytes of store replies unread")));
+    if (writer_.IsEnding()) return;
+    if (!writer_.outbox().Push(reply)) {
+      End(absl::ResourceExhaustedError(absl::StrCat("the agent has left ", writer_.outbox().bytes(),
+                                                    " bytes of store replies unread")));
     }
-    CountUnread(outbox_.bytes());
+    CountUnread(writer_.outbox().bytes());
     if (owner_.unread_bytes_of(handshake_.agent().job) > kMaxUnreadBytesPerJob) {
       End(absl::ResourceExhaustedError(absl::StrCat("the agents of this job leave more than ",
                                                     kMaxUnreadBytesPerJob,
@@ -89,22 +84,23 @@ class AgentSessions::Session final : public Attendee {
     Pump();
   }
   void Deliver(const verdict::WatchOrder& order) override {
-    outbox_.Push(order);
+    writer_.outbox().Push(order);
     Pump();
   }
   void Deliver(const StopAnswer& answer) override {
-    greeting_ = std::make_unique<proto::FromServer>();
-    Encode(answer, greeting_->mutable_answer());
+    auto message = std::make_unique<proto::FromServer>();
+    Encode(answer, message->mutable_answer());
+    writer_.Greet(std::move(message));
     Pump();
   }
   void Deliver(const Inquiry& inquiry) override {
-    outbox_.Push(inquiry);
+    writer_.outbox().Push(inquiry);
     Pump();
   }
   void Deliver(const InquiryAnswer& answer) override {
-    if (ending_.has_value()) return;
+    if (writer_.IsEnding()) return;
     // An agent tells those at its socket that no answer came.
-    if (!outbox_.Push(answer) && !IsMember()) {
+    if (!writer_.outbox().Push(answer) && !IsMember()) {
       End(absl::ResourceExhaustedError("the observer leaves its answers unread"));
     }
     Pump();
@@ -116,8 +112,8 @@ class AgentSessions::Session final : public Attendee {
 
   // See AgentSessions::Drain.
   void Drain() {
-    drains_ = true;
-    if (!told_end_) End(absl::UnavailableError("the server is ending"));
+    writer_.Drain();
+    if (!writer_.HasToldEnd()) End(absl::UnavailableError("the server is ending"));
   }
 
  private:
@@ -151,16 +147,20 @@ class AgentSessions::Session final : public Attendee {
   }
 
   absl::Status TakeHello(const proto::Hello& hello) {
-    greeting_ = std::make_unique<proto::FromServer>();
-    return handshake_.OnHello(hello, RandomBytes(kNonceBytes), greeting_->mutable_challenge());
+    auto challenge = std::make_unique<proto::FromServer>();
+    MUSTER_RETURN_IF_ERROR(
+        handshake_.OnHello(hello, RandomBytes(kNonceBytes), challenge->mutable_challenge()));
+    writer_.Greet(std::move(challenge));
+    return absl::OkStatus();
   }
 
   absl::Status TakeProof(const proto::Proof& proof) {
     MUSTER_RETURN_IF_ERROR(handshake_.OnProof(proof));
     timer_.cancel();
-    greeting_ = std::make_unique<proto::FromServer>();
-    greeting_->mutable_accepted()->set_term(owner_.options_.term.value());
-    greeting_->mutable_accepted()->set_answers_inquiries(true);
+    auto accepted = std::make_unique<proto::FromServer>();
+    accepted->mutable_accepted()->set_term(owner_.options_.term.value());
+    accepted->mutable_accepted()->set_answers_inquiries(true);
+    writer_.Greet(std::move(accepted));
     owner_.jobs_.Attach(handshake_.agent(), this);
     return absl::OkStatus();
   }
@@ -271,7 +271,7 @@ class AgentSessions::Session final : public Attendee {
   // An agent that does not read its answers is not asked for more of its requests, so that a
   // stream's memory has a bound; OnWritten resumes.
   void ReadUnlessFull() {
-    is_paused_ = !outbox_.has_room();
+    is_paused_ = !writer_.outbox().has_room();
     if (!is_paused_) owner_.service_->ReadNext(id_);
   }
 
@@ -284,78 +284,39 @@ class AgentSessions::Session final : public Attendee {
   }
 
   void End(absl::Status status) {
-    if (ending_.has_value()) return;
-    ending_ = std::move(status);
-    if (!handshake_.is_admitted() && !drains_ && owner_.options_.on_refused) {
-      owner_.options_.on_refused(address_, *ending_);
+    if (writer_.IsEnding()) return;
+    if (!handshake_.is_admitted() && !writer_.IsDraining() && owner_.options_.on_refused) {
+      owner_.options_.on_refused(address_, status);
     }
+    writer_.End(std::move(status));
     Pump();
   }
 
-  // Writes what comes next, or ends the stream after what was being written.
   void Pump() {
-    if (is_writing_ || is_finished_) return;
-    if (std::optional<proto::FromServer> message = NextMessage(); message.has_value()) {
-      is_writing_ = true;
-      owner_.service_->Write(id_, *std::move(message));
-    } else if (ending_.has_value()) {
-      is_finished_ = true;
-      owner_.service_->Finish(id_, *ending_);
-      owner_.mailbox_.Post([&owner = owner_, id = id_] { owner.Remove(id); });
-    }
+    writer_.Pump();
+    CountUnread(writer_.outbox().bytes());
   }
 
-  std::optional<proto::FromServer> NextMessage() {
-    if (greeting_ != nullptr && !ending_.has_value()) return *std::exchange(greeting_, nullptr);
-    if (ending_.has_value() && !drains_) return std::nullopt;
-    std::optional<Outbox::Message> next = outbox_.Pop();
-    if (!next.has_value()) return std::nullopt;
-    CountUnread(outbox_.bytes());
-    proto::FromServer message;
-    if (auto* directive = std::get_if<Directive>(&*next)) {
-      Say(std::move(*directive), message);
-    } else if (const auto* order = std::get_if<verdict::WatchOrder>(&*next)) {
-      Encode(*order, message.mutable_watch());
-    } else if (const auto* inquiry = std::get_if<Inquiry>(&*next)) {
-      Encode(*inquiry, message.mutable_inquiry());
-    } else if (const auto* answer = std::get_if<InquiryAnswer>(&*next)) {
-      Encode(*answer, message.mutable_inquiry_answer());
-    } else {
-      Encode(std::get<StoreReply>(*next), message.mutable_store());
-    }
-    return message;
+  void Write(proto::FromServer message) override {
+    owner_.service_->Write(id_, std::move(message));
   }
-
-  void Say(Directive directive, proto::FromServer& message) {
-    message.set_renew_interval_us(
-        EncodeDuration(owner_.jobs_.RenewInterval(handshake_.agent().job)));
-    if (last_directive_ && IsRepeatOf(directive, *last_directive_)) {
-      message.mutable_repeat()->set_revision(directive.revision);
-      message.mutable_repeat()->set_report_sequence(directive.report_sequence);
-      return;
-    }
-    Encode(directive, owner_.encoded_peers_, message.mutable_directive());
-    last_directive_ = std::move(directive);
+  void Finish(const absl::Status& status) override {
+    owner_.service_->Finish(id_, status);
+    owner_.mailbox_.Post([&owner = owner_, id = id_] { owner.Remove(id); });
+  }
+  absl::Duration RenewInterval() override {
+    return owner_.jobs_.RenewInterval(handshake_.agent().job);
   }
 
   AgentSessions& owner_;
   const StreamId id_;
   const std::string address_;
   ServerHandshake handshake_;
-  // The handshake's next message, or a person's answer.
-  std::unique_ptr<proto::FromServer> greeting_;
-  // What a renewal and a repeat on this stream refer to.
-  std::optional<AgentReport> last_report_;
-  std::optional<Directive> last_directive_;
-  Outbox outbox_;
+  std::optional<AgentReport> last_report_;  // a renewal refers to it
+  StreamWriter writer_;
   size_t counted_bytes_ = 0;  // in AgentSessions::unread_bytes_
   bool is_paused_ = false;    // nothing is being read
-  bool is_writing_ = false;
-  bool is_finished_ = false;
-  bool has_asked_ = false;  // of a person
-  bool told_end_ = false;
-  bool drains_ = false;
-  std::optional<absl::Status> ending_;
+  bool has_asked_ = false;    // of a person
   asio::steady_timer timer_;  // of the handshake
 };
 

@@ -247,8 +247,8 @@ bool IsOurs(const std::string& include) {
 // of the stream.
 bool MayTranslateMessages(const std::string& path) {
   if (absl::StartsWith(path, "rendezvous/client/") && absl::EndsWith(path, ".cc")) return true;
-  const Strings endings = {"wire.cc", "_service.cc", "_client.cc", "agent_sessions.cc",
-                           "handshake.cc", "stream_writer.cc"};
+  const Strings endings = {"wire.cc",           "_service.cc",  "_client.cc",
+                           "agent_sessions.cc", "handshake.cc", "stream_writer.cc"};
   return std::any_of(endings.begin(), endings.end(),
                      [&](const std::string& ending) { return absl::EndsWith(path, ending); });
 }
