@@ -19,7 +19,7 @@ namespace {
 
 using asio::ip::tcp;
 
-// The first look is before the store's first notice (TorchStoreSettings::first_notice).
+// The first look is before the store's first notice (NoticeTimes::first).
 constexpr std::array<std::chrono::seconds, 6> kPauses = {
     std::chrono::seconds(5),  std::chrono::seconds(10),  std::chrono::seconds(30),
     std::chrono::seconds(60), std::chrono::seconds(120), std::chrono::seconds(240)};

@@ -1,7 +1,7 @@
 // What a user asked for: the only home of the configuration of a launch and of its defaults.
 //
-// Made by launcher/line/flags.cc `ParseFlags` from the command line and PET_* variables; components get
-// small settings made from it (`MakeRendezvousSettings`).
+// Made by launcher/line/flags.cc `ParseFlags` from the command line and PET_* variables; components
+// get small settings made from it (`MakeRendezvousSettings`).
 //
 // Pure values.
 #pragma once

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <random>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/unit/agent/torch_store/store_bytes.h"
@@ -26,38 +28,38 @@ class StoreCore : public ::testing::Test {
             .nodes = {{"node1", "10.0.0.1", Rank(0), 4}, {"node2", "10.0.0.2", Rank(4), 4}}};
   }
   void Open(int connection, StoreClient client) {
-    Keep(core_.Open(StoreConnection(connection), std::move(client), now_));
+    Keep(core_->Open(StoreConnection(connection), std::move(client), now_));
   }
   void Come(int rank) {
     Open(rank, {.address = rank < 4 ? "127.0.0.1" : "10.0.0.2",
                 .port = 40000 + rank,
                 .is_local = rank < 4});
-    Keep(core_.Receive(StoreConnection(rank), Arrival(), now_));
+    Keep(core_->Receive(StoreConnection(rank), Arrival(), now_));
   }
   void Send(int rank, const std::string& bytes) {
-    Keep(core_.Receive(StoreConnection(rank), bytes, now_));
+    Keep(core_->Receive(StoreConnection(rank), bytes, now_));
   }
   void Identify(int rank) {
-    Keep(core_.Identify(rank < 4 ? "127.0.0.1" : "10.0.0.2", 40000 + rank, Rank(rank), now_));
+    Keep(core_->Identify(rank < 4 ? "127.0.0.1" : "10.0.0.2", 40000 + rank, Rank(rank), now_));
   }
   // Goes on until `seconds` after the start, ticking whenever the core asks for it.
   void Until(double seconds) {
     const MonoTime end = MonoTime::At(absl::Seconds(seconds));
-    while (core_.NextDeadline() <= end) {
-      now_ = core_.NextDeadline();
-      Keep(core_.Tick(now_));
+    while (core_->NextDeadline() <= end) {
+      now_ = core_->NextDeadline();
+      Keep(core_->Tick(now_));
     }
     now_ = end;
   }
   void Keep(const Effects& effects) {
-    EXPECT_EQ(core_.CheckInvariants(), "");
+    EXPECT_EQ(core_->CheckInvariants(), "");
     for (const TorchStoreEffect& effect : effects) {
       if (const auto* tell = std::get_if<TellPeople>(&effect)) told_.push_back(tell->text);
       if (std::holds_alternative<LookUpWorkers>(effect)) ++lookups_;
       if (const auto* cut = std::get_if<CutClient>(&effect)) cuts_.push_back(cut->reason);
     }
   }
-  TorchStoreCore core_{Settings()};
+  std::optional<TorchStoreCore> core_{std::in_place, Settings()};
   MonoTime now_ = MonoTime::At(absl::ZeroDuration());
   std::vector<std::string> told_, cuts_;
   int lookups_ = 0;
@@ -68,8 +70,8 @@ TEST_F(StoreCore, ServesWhatComesInPieces) {
   const std::string bytes = Validate() + SetBytes("k", "v") + Byte(kGetCode) + Text("k");
   Effects last;
   for (const char byte : bytes) {
-    last = core_.Receive(StoreConnection(1), std::string(1, byte), now_);
-    EXPECT_EQ(core_.CheckInvariants(), "");
+    last = core_->Receive(StoreConnection(1), std::string(1, byte), now_);
+    EXPECT_EQ(core_->CheckInvariants(), "");
   }
   EXPECT_THAT(last, ElementsAre(SendToClient{StoreConnection(1), Text("v")}));
 }
@@ -79,13 +81,13 @@ TEST_F(StoreCore, CutsWhoSpeaksAnotherProtocolAndSaysWhatItSaw) {
   Send(1, "GET /metrics HTTP/1.1\r\n");
   EXPECT_THAT(cuts_, ElementsAre(HasSubstr("10.9.9.9:5555: it does not speak the protocol of "
                                            "PyTorch's store: \"GET /metrics")));
-  EXPECT_THAT(core_.Receive(StoreConnection(1), "more", now_), IsEmpty());
+  EXPECT_THAT(core_->Receive(StoreConnection(1), "more", now_), IsEmpty());
 }
 
 TEST_F(StoreCore, CutsWhoSendsMoreUnfinishedRequestsThanTheBudgetAllows) {
   TorchStoreSettings settings = Settings();
   settings.limits.bytes_max = 1000;
-  core_ = TorchStoreCore(settings);
+  core_.emplace(settings);
   Open(1, {.address = "10.9.9.9", .port = 5555});
   Send(1, Validate() + Byte(kSetCode) + Text("k") + Number<uint64_t>(100000));
   EXPECT_THAT(cuts_, IsEmpty());
@@ -103,15 +105,15 @@ class CrowdedStore : public StoreCore {
     settings.limits.unsent_bytes_pause = 1000;
     settings.limits.unsent_bytes_of_client_max = 60000;
     settings.limits.unsent_bytes_max = 100000;
-    core_ = TorchStoreCore(settings);
+    core_.emplace(settings);
   }
   static std::string Get(const std::string& key) { return Byte(kGetCode) + Text(key); }
   // How many pieces it is sent.
   int Ask(int connection, const std::string& bytes) {
-    return Take(connection, core_.Receive(StoreConnection(connection), bytes, now_));
+    return Take(connection, core_->Receive(StoreConnection(connection), bytes, now_));
   }
   int Read(int connection) {
-    return Take(connection, core_.Sent(StoreConnection(connection), now_));
+    return Take(connection, core_->Sent(StoreConnection(connection), now_));
   }
   int Take(int connection, const Effects& effects) {
     Keep(effects);
@@ -131,11 +133,11 @@ TEST_F(CrowdedStore, ServesAClientNoMoreWhileItDoesNotRead) {
   std::string many;
   for (int i = 0; i < 1000; ++i) many += Get("k");
   EXPECT_EQ(Ask(4, many), 1);
-  EXPECT_FALSE(core_.MayRead(StoreConnection(4)));
+  EXPECT_FALSE(core_->MayRead(StoreConnection(4)));
   int answered = 1;
   while (const int pieces = Read(4)) answered += pieces;
   EXPECT_EQ(answered, 1000);
-  EXPECT_TRUE(core_.MayRead(StoreConnection(4)));
+  EXPECT_TRUE(core_->MayRead(StoreConnection(4)));
   EXPECT_THAT(cuts_, IsEmpty());
 }
 
@@ -156,7 +158,7 @@ TEST_F(CrowdedStore, CutsWhoLeavesMostUnreadIfAllTogetherLeaveTooMuch) {
     Send(rank, SetBytes(key, std::string(rank == 6 ? 40000 : 30000, 'x')) + Get(key));
   }
   EXPECT_THAT(cuts_, ElementsAre(HasSubstr("replies that are not read take too much memory")));
-  EXPECT_FALSE(core_.Receive(StoreConnection(6), Get("k6"), now_).size() > 0);  // it was that one
+  EXPECT_FALSE(core_->Receive(StoreConnection(6), Get("k6"), now_).size() > 0);  // it was that one
 }
 
 TEST_F(CrowdedStore, CountsWhatManyHaveAskedForOnce) {
@@ -173,7 +175,7 @@ TEST_F(StoreCore, NamesAStrangerOnceAndServesIt) {
   Open(50, {.address = "10.9.9.9", .port = 1});
   Open(51, {.address = "10.9.9.9", .port = 2});
   EXPECT_THAT(told_, ElementsAre(HasSubstr("10.9.9.9, which belongs to no node of this job")));
-  EXPECT_THAT(core_.Receive(StoreConnection(51), Arrival(), now_),
+  EXPECT_THAT(core_->Receive(StoreConnection(51), Arrival(), now_),
               ElementsAre(SendToClient{StoreConnection(51), Number<int64_t>(1)}));
 }
 
@@ -181,7 +183,7 @@ TEST_F(StoreCore, TakesEveryAddressOfANodeForTheNode) {
   TorchStoreSettings settings = Settings();
   settings.nodes[1].other_addresses = {"192.168.7.2"};
   settings.clients = StoreClients::kNodes;
-  core_ = TorchStoreCore(settings);
+  core_.emplace(settings);
   Open(50, {.address = "192.168.7.2", .port = 1});
   Open(51, {.address = "192.168.7.3", .port = 1});
   EXPECT_THAT(cuts_, ElementsAre(HasSubstr("192.168.7.3 belongs to no node of the job")));
@@ -192,7 +194,7 @@ TEST_F(StoreCore, ServesEveryAddressInARoundTooLargeToListItsNodes) {
   TorchStoreSettings settings = Settings();
   settings.nodes.clear();
   settings.clients = StoreClients::kNodes;
-  core_ = TorchStoreCore(settings);
+  core_.emplace(settings);
   Open(50, {.address = "10.9.9.9", .port = 1});
   EXPECT_THAT(cuts_, IsEmpty());
   EXPECT_THAT(told_, IsEmpty());
@@ -230,7 +232,7 @@ class BareClientsOfTheStore : public StoreCore {
   }
   // The bytes that `connection` gets as its reply; it must get no others.
   std::string Ask(int connection, const std::string& bytes) {
-    const Effects effects = core_.Receive(StoreConnection(connection), bytes, now_);
+    const Effects effects = core_->Receive(StoreConnection(connection), bytes, now_);
     Keep(effects);
     std::string reply;
     for (const TorchStoreEffect& effect : effects) {
@@ -304,7 +306,7 @@ TEST_F(BareClientsOfTheStore, TheSecondConnectionOfAStoreOfPyTorch1Watches) {
   for (const int rank : {0, 1, 2, 3}) EXPECT_EQ(Ask(100 + rank, Seven("k")), kWatching) << rank;
   EXPECT_EQ(Ask(103, Seven("l")), kWatching) << "another key";
   EXPECT_EQ(Ask(2, Byte(2) + Text("k")), Text("v")) << "nobody has deleted it";
-  const Effects effects = core_.Receive(StoreConnection(0), Set("l"), now_);
+  const Effects effects = core_->Receive(StoreConnection(0), Set("l"), now_);
   EXPECT_THAT(effects, ElementsAre(SendToClient{StoreConnection(103),
                                                 Byte(1) + Text("l") + Text("") + Text("v")}));
 }
@@ -405,7 +407,7 @@ TEST_F(StoreCore, SaysSoWhenTheMissingHaveCome) {
 TEST_F(StoreCore, SaysNothingWhileEveryRankIsThere) {
   for (int rank = 0; rank < 8; ++rank) Come(rank);
   Send(0, WaitBytes({"a key of the user's own"}));
-  EXPECT_TRUE(core_.NextDeadline().is_infinite());
+  EXPECT_TRUE(core_->NextDeadline().is_infinite());
 }
 
 TEST_F(StoreCore, SaysNothingOfMissingRanksWhileNobodyWaits) {
@@ -419,8 +421,8 @@ TEST_F(StoreCore, CountsARankThatHasEnded) {
     Come(rank);
     if (rank == 3) Identify(3);
   }
-  Keep(core_.Close(StoreConnection(3), now_));
-  Keep(core_.Close(StoreConnection(5), now_));
+  Keep(core_->Close(StoreConnection(3), now_));
+  Keep(core_->Close(StoreConnection(5), now_));
   Send(0, WaitBytes({kKey}));
   Until(100);
   EXPECT_THAT(told_, IsEmpty());
@@ -433,7 +435,7 @@ TEST_F(StoreCore, SaysWhoGaveUpAndWhoNeverCame) {
   Until(300);
   told_.clear();
   Send(0, Byte(kCancelWaitCode));
-  Keep(core_.Close(StoreConnection(0), now_));
+  Keep(core_->Close(StoreConnection(0), now_));
   EXPECT_THAT(told_, ElementsAre("rank 0 gave up after 300s: init_process_group needs 8 ranks, of "
                                  "which 7 came; missing: rank 7 (node2)"));
 }
@@ -445,7 +447,7 @@ TEST_F(StoreCore, TakesAWaitInSlicesForOne) {
     Until(10 * (slice + 1));
     Send(0, Byte(kCancelWaitCode) + AddBytes("counter", 0));
   }
-  Keep(core_.Close(StoreConnection(0), now_));
+  Keep(core_->Close(StoreConnection(0), now_));
   EXPECT_THAT(told_.back(), HasSubstr("gave up after 40s"));
 }
 
@@ -455,7 +457,7 @@ TEST_F(StoreCore, NamesTheKeyThatNobodySetIfEverybodyHadCome) {
   Send(2, WaitBytes({"uid/\x01"}));
   Until(30);
   Send(2, Byte(kCancelWaitCode));
-  Keep(core_.Close(StoreConnection(2), now_));
+  Keep(core_->Close(StoreConnection(2), now_));
   EXPECT_THAT(told_, ElementsAre("rank 2 gave up after 30s: the key 'uid/\\x01' of PyTorch's "
                                  "store that it waited for was never set"));
 }
@@ -553,7 +555,7 @@ TEST_F(StoreBarriers, ThatDoNotSayHowManyTheyAreForMayBeForAll) {
   Until(30);
   told_.clear();
   Send(0, Byte(kCancelWaitCode));
-  Keep(core_.Close(StoreConnection(0), now_));
+  Keep(core_->Close(StoreConnection(0), now_));
   EXPECT_THAT(told_,
               ElementsAre("rank 0 gave up after 30s: the barrier 'k' was not opened; if it is "
                           "for all, missing: rank 6 (node2)"));
@@ -572,7 +574,7 @@ TEST_F(StoreBarriers, OfSomeRanksAreToldOfWithoutGuessingTheOthers) {
 
 TEST_F(StoreBarriers, CountThoseWhoHaveGone) {
   for (int rank = 0; rank < 6; ++rank) Send(rank, BarrierBytes("k", 8));
-  Keep(core_.Close(StoreConnection(2), now_));
+  Keep(core_->Close(StoreConnection(2), now_));
   Until(10);
   EXPECT_THAT(told_, ElementsAre(HasSubstr("6 of 8 ranks are there; waiting for 2 ranks")));
 }
@@ -582,7 +584,7 @@ TEST_F(StoreBarriers, NameWhoIsMissingToThoseWhoGiveUp) {
   Until(30);
   told_.clear();
   Send(0, Byte(kCancelWaitCode));
-  Keep(core_.Close(StoreConnection(0), now_));
+  Keep(core_->Close(StoreConnection(0), now_));
   EXPECT_THAT(told_, ElementsAre("rank 0 gave up after 30s: the barrier 'k' needs 8 ranks, of "
                                  "which 7 came; missing: rank 7 (node2)"));
 }
@@ -601,35 +603,35 @@ TEST_F(StoreBarriers, WhoseKeyIsSpoiltAreNoLongerToldOf) {
 TEST_F(StoreCore, TellsTheWatchWhoHasNotComeToInitProcessGroup) {
   for (const int rank : {0, 1, 2, 4, 6, 7}) Come(rank);
   for (const int rank : {0, 1, 2, 4, 6, 7}) Identify(rank);
-  EXPECT_THAT(core_.Gatherings(now_), IsEmpty()) << "nobody waits";
+  EXPECT_THAT(core_->Gatherings(now_), IsEmpty()) << "nobody waits";
   Send(0, WaitBytes({kKey}));
   Send(4, WaitBytes({kKey}));
   Send(6, WaitBytes({"a key of the user's own"}));
   EXPECT_THAT(
-      core_.Gatherings(now_),
+      core_->Gatherings(now_),
       ElementsAre(verdict::Gathering{
           .name = "init_process_group", .is_start = true, .waiting = {0, 4}, .missing = {3, 5}}));
   Come(3);
   Come(5);
-  EXPECT_THAT(core_.Gatherings(now_), IsEmpty());
+  EXPECT_THAT(core_->Gatherings(now_), IsEmpty());
 }
 
 TEST_F(StoreCore, TellsTheWatchNothingWhileOneThatHasComeIsNotKnownByItsRank) {
   for (const int rank : {0, 1, 2, 3, 4}) Come(rank);
   for (const int rank : {0, 1, 2, 3}) Identify(rank);
   Send(0, WaitBytes({kKey}));
-  EXPECT_THAT(core_.Gatherings(now_), IsEmpty()) << "it may be any of those that are missing";
+  EXPECT_THAT(core_->Gatherings(now_), IsEmpty()) << "it may be any of those that are missing";
   Identify(4);
-  ASSERT_EQ(core_.Gatherings(now_).size(), 1);
-  EXPECT_THAT(core_.Gatherings(now_)[0].missing, ElementsAre(5, 6, 7));
+  ASSERT_EQ(core_->Gatherings(now_).size(), 1);
+  EXPECT_THAT(core_->Gatherings(now_)[0].missing, ElementsAre(5, 6, 7));
 }
 
 TEST_F(StoreCore, TellsTheWatchNothingAfterOneHasGoneWhoseRankWasNotKnown) {
   for (const int rank : {0, 1, 2}) Come(rank);
   for (const int rank : {0, 1}) Identify(rank);
-  Keep(core_.Close(StoreConnection(2), now_));
+  Keep(core_->Close(StoreConnection(2), now_));
   Send(0, WaitBytes({kKey}));
-  EXPECT_THAT(core_.Gatherings(now_), IsEmpty());
+  EXPECT_THAT(core_->Gatherings(now_), IsEmpty());
 }
 
 TEST_F(StoreCore, TellsTheWatchOfAWaitInSlicesWithoutAPause) {
@@ -638,21 +640,21 @@ TEST_F(StoreCore, TellsTheWatchOfAWaitInSlicesWithoutAPause) {
   Send(0, WaitBytes({kKey}));
   Until(10);
   Send(0, Byte(kCancelWaitCode));
-  EXPECT_EQ(core_.Gatherings(now_).size(), 1);
+  EXPECT_EQ(core_->Gatherings(now_).size(), 1);
   Until(16);
-  EXPECT_THAT(core_.Gatherings(now_), IsEmpty()) << "it has not come back";
+  EXPECT_THAT(core_->Gatherings(now_), IsEmpty()) << "it has not come back";
 }
 
 TEST_F(StoreBarriers, TellTheWatchWhichOfAllRanksHaveNotCome) {
   for (const int rank : {0, 1, 2, 3, 4, 6, 7}) Send(rank, BarrierBytes("k", 8));
-  EXPECT_THAT(core_.Gatherings(now_),
+  EXPECT_THAT(core_->Gatherings(now_),
               ElementsAre(verdict::Gathering{.name = "barrier 'k' of PyTorch's store",
                                              .waiting = {0, 1, 2, 3, 4, 6, 7},
                                              .missing = {5}}));
   Send(5, BarrierBytes("k", 8));
-  EXPECT_THAT(core_.Gatherings(now_), IsEmpty());
+  EXPECT_THAT(core_->Gatherings(now_), IsEmpty());
   for (const int rank : {3, 5}) Count(rank, "12");
-  EXPECT_THAT(core_.Gatherings(now_),
+  EXPECT_THAT(core_->Gatherings(now_),
               ElementsAre(verdict::Gathering{
                   .name = "barrier 'store_based_barrier_key:12' of PyTorch's store",
                   .waiting = {3, 5},
@@ -662,22 +664,22 @@ TEST_F(StoreBarriers, TellTheWatchWhichOfAllRanksHaveNotCome) {
 TEST_F(StoreBarriers, OfWhichItIsNotSaidThatTheyAreForAllAreNotToldToTheWatch) {
   Send(3, BarrierBytes("k", 2));
   Send(4, AddBytes("l/num_members", 1) + WaitBytes({"l/last_member"}));
-  EXPECT_THAT(core_.Gatherings(now_), IsEmpty());
+  EXPECT_THAT(core_->Gatherings(now_), IsEmpty());
 }
 
 TEST_F(StoreBarriers, OfSeveralProcessesOfOneRankAreNotToldToTheWatch) {
   Send(3, BarrierBytes("k", 8));
   Open(103, {.address = "127.0.0.1", .port = 40103, .is_local = true});
-  Keep(core_.Identify("127.0.0.1", 40103, Rank(3), now_));
-  EXPECT_EQ(core_.Gatherings(now_).size(), 1);
+  Keep(core_->Identify("127.0.0.1", 40103, Rank(3), now_));
+  EXPECT_EQ(core_->Gatherings(now_).size(), 1);
   Send(103, Validate() + BarrierBytes("k", 8));
-  EXPECT_THAT(core_.Gatherings(now_), IsEmpty());
+  EXPECT_THAT(core_->Gatherings(now_), IsEmpty());
 }
 
 TEST_F(StoreBarriers, AreNotToldToTheWatchOnceTheRoundIsBeingStopped) {
   Send(3, BarrierBytes("k", 8));
-  core_.StopTelling();
-  EXPECT_THAT(core_.Gatherings(now_), IsEmpty());
+  core_->StopTelling();
+  EXPECT_THAT(core_->Gatherings(now_), IsEmpty());
 }
 
 TEST_F(StoreCore, DoesNotCallItGivingUpWhenAClientOnlyLooksForAMoment) {
@@ -685,17 +687,17 @@ TEST_F(StoreCore, DoesNotCallItGivingUpWhenAClientOnlyLooksForAMoment) {
   Send(0, WaitBytes({kKey}));
   Until(1);
   Send(0, Byte(kCancelWaitCode));
-  Keep(core_.Close(StoreConnection(0), now_));
+  Keep(core_->Close(StoreConnection(0), now_));
   EXPECT_THAT(told_, IsEmpty());
 }
 
 TEST_F(StoreCore, IsQuietOnceTheRoundIsBeingStopped) {
   Come(0);
   Send(0, WaitBytes({kKey}));
-  core_.StopTelling();
+  core_->StopTelling();
   Until(100);
   Send(0, Byte(kCancelWaitCode));
-  Keep(core_.Close(StoreConnection(0), now_));
+  Keep(core_->Close(StoreConnection(0), now_));
   EXPECT_THAT(told_, IsEmpty());
 }
 
@@ -705,25 +707,25 @@ TEST_F(StoreCore, SurvivesAnyBytesFromAnyone) {
     const StoreConnection from(random() % 6);
     switch (random() % 8) {
       case 0:
-        core_.Open(StoreConnection(1000 + i), {.address = "10.0.0.2", .port = i}, now_);
-        core_.Receive(StoreConnection(1000 + i), Validate(), now_);
+        core_->Open(StoreConnection(1000 + i), {.address = "10.0.0.2", .port = i}, now_);
+        core_->Receive(StoreConnection(1000 + i), Validate(), now_);
         break;
       case 1:
-        core_.Close(from, now_);
-        core_.Open(from, {.address = "10.0.0.1", .port = 7}, now_);
-        core_.Receive(from, Validate(), now_);
+        core_->Close(from, now_);
+        core_->Open(from, {.address = "10.0.0.1", .port = 7}, now_);
+        core_->Receive(from, Validate(), now_);
         break;
       case 2:
         now_ = now_ + absl::Seconds(random() % 20);
-        core_.Tick(now_);
+        core_->Tick(now_);
         break;
       default: {
         std::string bytes(random() % 40, '\0');
         for (char& byte : bytes) byte = static_cast<char>(random() % 4 ? random() % 3 : random());
-        core_.Receive(from, bytes, now_);
+        core_->Receive(from, bytes, now_);
       }
     }
-    ASSERT_EQ(core_.CheckInvariants(), "") << i;
+    ASSERT_EQ(core_->CheckInvariants(), "") << i;
   }
 }
 
@@ -743,14 +745,14 @@ TEST_F(StoreBarriers, SurviveAnyOrderOfRequests) {
                                                Byte(kCancelWaitCode),
                                                Byte(kDeleteKeyCode) + Text(key),
                                                BarrierBytes("k", 1000)};
-    core_.Receive(StoreConnection(rank), requests[random() % requests.size()], now_);
+    core_->Receive(StoreConnection(rank), requests[random() % requests.size()], now_);
     if (random() % 20 == 0) {
-      core_.Close(StoreConnection(rank), now_);
+      core_->Close(StoreConnection(rank), now_);
       Come(rank);
     }
     now_ = now_ + absl::Milliseconds(random() % 9000);
-    if (core_.NextDeadline() <= now_) core_.Tick(now_);
-    ASSERT_EQ(core_.CheckInvariants(), "") << i;
+    if (core_->NextDeadline() <= now_) core_->Tick(now_);
+    ASSERT_EQ(core_->CheckInvariants(), "") << i;
   }
 }
 
