@@ -1,14 +1,10 @@
 // `muster run --ilab`: the section `train` of a configuration file of InstructLab -> the options
-// that `ilab model train` gives to torchrun. Every key is known: taken, left to the program, or
-// refused.
-//
-// Two dialects: InstructLab's own (nproc_per_node), and the one of `num_gpus`, `distributed` and
-// the blocks `deepspeed` and `model`.
+// that `ilab model train` gives to torchrun. Every key of proto/dialects/instructlab.h is taken or
+// left to the program; others are refused.
 //
 // Differs in: a key that is not known is refused, where InstructLab passes over it in silence.
 //
-// Source:  InstructLab 0.26, configuration.py (the model of `train`); instructlab-training 0.12,
-//          config.py (TorchrunArgs).
+// Source:  instructlab-training 0.12, config.py (TorchrunArgs).
 // Threads: pure.
 #pragma once
 

@@ -58,6 +58,7 @@ const std::vector<Room>& Rooms() {
       {"proto/spec/", {"proto/base/", "proto/spec/"}, true},
       {"proto/command_line/", {"proto/base/", "proto/command_line/"}, true},
       {"proto/config/", {"proto/base/", "proto/config/"}, true},
+      {"proto/dialects/", {"proto/base/", "proto/dialects/"}, true},
       {"proto/io/", {"proto/"}},
       {"proto/portable/", {}},
       {"rendezvous/core/", {"proto/base/", "rendezvous/core/"}, true},
@@ -116,7 +117,8 @@ const std::vector<Room>& Rooms() {
       {"launcher/schedulers/step_daemon.", {"proto/", "launcher/schedulers/"}},
       {"launcher/schedulers/task_gate.", {"proto/", "launcher/schedulers/"}},
       {"launcher/",
-       {"proto/base/", "proto/command_line/", "proto/config/", "proto/spec/", "launcher/"},
+       {"proto/base/", "proto/command_line/", "proto/config/", "proto/dialects/", "proto/spec/",
+        "launcher/"},
        true},
       // The runtime's layers, from the lowest: values, kernels, layers of a model and back ends of
       // communicators, the engine and the way into the job, the ready-made program. What a training
@@ -134,8 +136,8 @@ const std::vector<Room>& Rooms() {
        {"proto/base/", "proto/command_line/", "worker_runtime/include/muster/plan_arguments.h",
         "worker_runtime/options/", "worker_runtime/plan/"}},
       {"worker_runtime/options/",
-       {"proto/base/", "proto/command_line/", "proto/config/", "worker_runtime/options/",
-        "worker_runtime/plan/"},
+       {"proto/base/", "proto/command_line/", "proto/config/", "proto/dialects/",
+        "worker_runtime/options/", "worker_runtime/plan/"},
        true},
       {"worker_runtime/advice/",
        {"proto/base/", "proto/io/sha256.h", "worker_runtime/include/muster/",

@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/str_join.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
 #include "proto/config/python_yaml.h"
@@ -18,28 +17,11 @@ namespace {
 
 using Kind = ConfigNode::Kind;
 using Type = ConfigKey::Type;
-using Use = ConfigKey::Use;
+using Use = TrainingUse::Use;
 
 constexpr double kMostWhole = 9.2e18;
 
 bool SaysAuto(const ConfigNode& node) { return node.kind == Kind::kText && node.text == "auto"; }
-
-// The keys directly below `prefix`.
-std::vector<std::string> KeysBelow(absl::Span<const ConfigKey> keys, const std::string& prefix) {
-  std::vector<std::string> names;
-  for (const ConfigKey& key : keys) {
-    absl::string_view rest = key.path;
-    if (absl::ConsumePrefix(&rest, prefix) && !absl::StrContains(rest, '.')) {
-      names.emplace_back(rest);
-    }
-  }
-  return names;
-}
-
-std::string LastPart(absl::string_view path) {
-  const size_t dot = path.rfind('.');
-  return std::string(dot == absl::string_view::npos ? path : path.substr(dot + 1));
-}
 
 // Numbers as the option reads them: 1e8 as 100000000.
 std::string OptionText(const ConfigKey& row, const ConfigNode& node) {
@@ -152,6 +134,21 @@ absl::Status ConfigReading::Bad(absl::string_view path, absl::string_view why) c
       SourceOf(path), node == nullptr ? "" : absl::StrCat("=", ShownValue(*node)), ": ", why));
 }
 
+absl::Status ConfigReading::CheckChoice(absl::string_view path, const std::string& text,
+                                        const std::vector<std::string>& known) const {
+  if (std::find(known.begin(), known.end(), text) != known.end()) return absl::OkStatus();
+  const absl::Span<const std::string> all = known;
+  return Bad(path, absl::StrCat("expected ", absl::StrJoin(all.first(all.size() - 1), ", "), " or ",
+                                known.back(), DidYouMean(text, known)));
+}
+
+absl::StatusOr<std::string> ConfigReading::SetPrecision(absl::string_view path) {
+  const absl::StatusOr<std::string> precision = MixedPrecision(Text(path, "no"));
+  if (!precision.ok()) return Bad(path, precision.status().message());
+  Set("dtype", *precision == "no" ? "f32" : *precision == "fp16" ? "f16" : "bf16", path);
+  return precision;
+}
+
 absl::Status ConfigReading::Refuse(absl::string_view path, absl::string_view why) {
   const absl::Status refusal = Bad(path, why);
   if (compat_ == ConfigCompat::kStrict) return refusal;
@@ -159,16 +156,9 @@ absl::Status ConfigReading::Refuse(absl::string_view path, absl::string_view why
   return absl::OkStatus();
 }
 
-const ConfigKey* ConfigReading::RowOf(absl::string_view path) const {
-  const auto found = std::find_if(keys_.begin(), keys_.end(),
-                                  [&](const ConfigKey& key) { return path == key.path; });
-  return found == keys_.end() ? nullptr : &*found;
-}
-
 absl::Status ConfigReading::WalkMap(const ConfigNode& map, const std::string& prefix) {
   for (const auto& [key, node] : map.members) {
-    const std::string path = prefix + key;
-    const ConfigKey* const row = RowOf(path);
+    const ConfigKey* const row = FindKey(keys_, prefix, key);
     if (row == nullptr) {
       MUSTER_RETURN_IF_ERROR(UnknownKey(prefix, key, node));
       continue;
@@ -184,8 +174,8 @@ absl::Status ConfigReading::Take(const ConfigKey& row, const ConfigNode& node) {
         absl::StrCat(file_, ":", node.line, ": ", row.path, "=null: the same as leaving it out"));
     return absl::OkStatus();
   }
-  if (row.use == Use::kDisabled) return TakeDisabled(row, node);
-  if (row.use == Use::kSection) {
+  if (row.training.use == Use::kDisabled) return TakeDisabled(row, node);
+  if (row.training.use == Use::kSection) {
     values_.emplace_back(row.path, node);
     if (node.kind != Kind::kMap) return Bad(row.path, "expected a map of keys and values");
     if (node.members.empty()) NoEffect(row.path, "an empty map sets nothing");
@@ -193,20 +183,20 @@ absl::Status ConfigReading::Take(const ConfigKey& row, const ConfigNode& node) {
   }
   values_.emplace_back(row.path, node);
   MUSTER_RETURN_IF_ERROR(CheckType(row, node));
-  switch (row.use) {
+  switch (row.training.use) {
     case Use::kOption:
-      Set(row.word, SaysAuto(node) ? "" : OptionText(row, node), row.path);
+      Set(row.training.word, SaysAuto(node) ? "" : OptionText(row, node), row.path);
       break;
     case Use::kWithoutEffect:
-      NoEffect(row.path, row.why);
+      NoEffect(row.path, row.training.why);
       break;
     case Use::kOnly:
-      if (IsSameValue(node, row.word)) {
+      if (IsSameValue(node, row.training.word)) {
         NoEffect(row.path, "always the case here");
         break;
       }
       {
-        const absl::Status refused = Refuse(row.path, row.why);
+        const absl::Status refused = Refuse(row.path, row.training.why);
         values_.pop_back();
         return refused;
       }
@@ -223,15 +213,16 @@ absl::Status ConfigReading::TakeDisabled(const ConfigKey& row, const ConfigNode&
   const bool is_off =
       (node.kind == Kind::kBool && node.text == "false") ||
       (node.kind == Kind::kMap && node.members.empty()) ||
+      (node.kind == Kind::kList && node.items.empty()) ||
       (enabled != nullptr && enabled->kind == Kind::kBool && enabled->text == "false");
-  if (!is_off) return RefuseNode(row.path, node, row.why);
+  if (!is_off) return RefuseNode(row.path, node, row.training.why);
   contents_.without_effect.push_back(absl::StrCat(file_, ":", node.line, ": ", row.path, "=",
                                                   ShownValue(node), ": it is not enabled"));
   return absl::OkStatus();
 }
 
 absl::Status ConfigReading::CheckType(const ConfigKey& row, const ConfigNode& node) const {
-  if (SaysAuto(node) && (row.use == Use::kOption || row.use == Use::kHandled)) {
+  if (SaysAuto(node) && (row.training.use == Use::kOption || row.training.use == Use::kHandled)) {
     return absl::OkStatus();
   }
   double number = 0;
@@ -269,21 +260,10 @@ absl::Status ConfigReading::RefuseNode(absl::string_view path, const ConfigNode&
   return refused;
 }
 
-// A key that is right elsewhere is told where; else the nearest in its own map, else the nearest of
-// all.
 absl::Status ConfigReading::UnknownKey(const std::string& prefix, const std::string& key,
                                        const ConfigNode& node) {
-  std::string hint = DidYouMean(key, KeysBelow(keys_, prefix));
-  if (hint.empty()) {
-    for (const ConfigKey& row : keys_) {
-      if (LastPart(row.path) == key) {
-        hint = absl::StrCat("; did you mean ", row.path, "?");
-        break;
-      }
-    }
-  }
   const std::string path = absl::StrCat(prefix, absl::Utf8SafeCHexEscape(key.substr(0, 100)));
-  return RefuseNode(path, node, absl::StrCat("this key is not known", hint));
+  return RefuseNode(path, node, absl::StrCat("this key is not known", KeyHint(keys_, prefix, key)));
 }
 
 }  // namespace muster::plan

@@ -1,5 +1,5 @@
-// What the readers of configuration files share: a table of keys, the walk over a file by it, and
-// what comes of that as settings of options.
+// What the readers of configuration files share: the walk over a file by a table of keys, and what
+// comes of that as settings of options.
 //
 // Every key of a file ends as one of three things: the setting of an option, a line that says why
 // it changes nothing, or a refusal with the reason and what works instead. A refusal is an error,
@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/config/config_tree.h"
+#include "proto/dialects/config_key.h"
 
 namespace muster::plan {
 
@@ -40,23 +41,6 @@ struct ConfigContents {
   std::vector<ConfigSetting> settings;
   std::vector<std::string> without_effect;  // "ds.json:9: wall_clock_breakdown=false: ..."
   std::vector<std::string> warnings;
-};
-
-struct ConfigKey {
-  enum class Type : uint8_t { kBool, kWhole, kNumber, kText, kList, kAny };
-  enum class Use : uint8_t {
-    kOption,         // the value of option `word`
-    kSection,        // a map of further keys
-    kHandled,        // read by the reader itself
-    kWithoutEffect,  // `why` it changes nothing here
-    kOnly,           // accepted as `word` alone; else refused because of `why`
-    kDisabled,       // a map with "enabled": false; else refused because of `why`
-  };
-  const char* path;  // "zero_optimization.stage"
-  Type type = Type::kAny;
-  Use use = Use::kHandled;
-  const char* word = "";
-  const char* why = "";
 };
 
 class ConfigReading {
@@ -90,6 +74,11 @@ class ConfigReading {
   void NoEffect(absl::string_view path, absl::string_view why);
   void Warn(std::string warning) { contents_.warnings.push_back(std::move(warning)); }
   absl::Status Bad(absl::string_view path, absl::string_view why) const;
+  // Bad, unless `text` is one of `known`.
+  absl::Status CheckChoice(absl::string_view path, const std::string& text,
+                           const std::vector<std::string>& known) const;
+  // The type that `mixed_precision` at `path` asks for, which is there: no, fp16 or bf16.
+  absl::StatusOr<std::string> SetPrecision(absl::string_view path);
   // Bad, or a warning.
   absl::Status Refuse(absl::string_view path, absl::string_view why);
   // "ds.json:12: zero_optimization.stage"
@@ -98,7 +87,6 @@ class ConfigReading {
   ConfigContents Finish() { return std::move(contents_); }
 
  private:
-  const ConfigKey* RowOf(absl::string_view path) const;
   absl::Status WalkMap(const ConfigNode& map, const std::string& prefix);
   absl::Status Take(const ConfigKey& row, const ConfigNode& node);
   absl::Status TakeDisabled(const ConfigKey& row, const ConfigNode& node);

@@ -1,8 +1,6 @@
-// The section `train` of a configuration file of InstructLab as settings of muster's options, in
-// both of its dialects: InstructLab's own, and the one with `num_gpus` and the blocks `deepspeed`
-// and `model`.
+// The section `train` of a configuration file of InstructLab as settings of muster's options. The
+// table of keys is proto/dialects/instructlab.h.
 //
-// Source:  InstructLab 0.26, configuration.py (the model of `train`).
 // Threads: pure.
 #pragma once
 

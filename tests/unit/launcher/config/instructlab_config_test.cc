@@ -57,6 +57,13 @@ TEST(ReadInstructLabConfig, TakesTheKeysOfInstructLabItself) {
   EXPECT_THAT(Read("train:\n").options, IsEmpty());
 }
 
+TEST(ReadInstructLabConfig, KnowsABlockThatIsLeftEmpty) {
+  EXPECT_THAT(Read("train:\n  num_gpus: 2\n  model:\n  deepspeed: null\n").options,
+              ElementsAre(TakenOption{"nproc_per_node", "2", "train.num_gpus"}));
+  EXPECT_THAT(WhyNot("train:\n  model: 7"),
+              HasSubstr("line 2: train.model: 7: expected a map of keys and values"));
+}
+
 TEST(ReadInstructLabConfig, NamesWhatItCannotTake) {
   EXPECT_THAT(WhyNot("train:\n  num_gpu: 4"),
               AllOf(HasSubstr("line 2: unknown key 'num_gpu' in train"), HasSubstr("num_gpus")));
