@@ -1,7 +1,6 @@
 #include "launcher/config/accelerate_config.h"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -14,151 +13,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
-#include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
 #include "proto/config/python_yaml.h"
+#include "proto/dialects/accelerate.h"
 
 namespace muster::launcher {
 namespace {
 
-enum class Form { kAsIs, kLower, kUpper };
+using Form = LaunchUse::Form;
+using Use = LaunchUse::Use;
 
-// A key of a block and the variable that it becomes.
-struct BlockRow {
-  const char* key;
-  const char* variable;   // nullptr: known, and not for workers
-  const char* otherwise;  // without the key; nullptr: the variable is not set
-  Form form = Form::kAsIs;
-  bool without_none = false;  // `null` leaves it out, where else it is "None"
-};
-
-constexpr BlockRow kFsdp[] = {
-    {"fsdp_version", "FSDP_VERSION", "1"},
-    {"fsdp_sharding_strategy", "FSDP_SHARDING_STRATEGY", "FULL_SHARD"},
-    {"fsdp_reshard_after_forward", "FSDP_RESHARD_AFTER_FORWARD", "true", Form::kLower},
-    {"fsdp_offload_params", "FSDP_OFFLOAD_PARAMS", "false", Form::kLower},
-    {"fsdp_min_num_params", "FSDP_MIN_NUM_PARAMS", "100000000"},
-    {"fsdp_auto_wrap_policy", "FSDP_AUTO_WRAP_POLICY", nullptr, Form::kAsIs, true},
-    {"fsdp_transformer_layer_cls_to_wrap", "FSDP_TRANSFORMER_CLS_TO_WRAP", nullptr, Form::kAsIs,
-     true},
-    {"fsdp_backward_prefetch", "FSDP_BACKWARD_PREFETCH", nullptr, Form::kAsIs, true},
-    {"fsdp_state_dict_type", "FSDP_STATE_DICT_TYPE", nullptr, Form::kAsIs, true},
-    {"fsdp_forward_prefetch", "FSDP_FORWARD_PREFETCH", "false", Form::kLower},
-    {"fsdp_use_orig_params", "FSDP_USE_ORIG_PARAMS", "true", Form::kLower},
-    {"fsdp_cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING", "true", Form::kLower},
-    {"fsdp_sync_module_states", "FSDP_SYNC_MODULE_STATES", "true", Form::kLower},
-    {"fsdp_activation_checkpointing", "FSDP_ACTIVATION_CHECKPOINTING", "false", Form::kLower},
-    {"fsdp_activation_checkpointing_offload", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "false",
-     Form::kLower},
-    {"fsdp_ignored_modules", "FSDP_IGNORED_MODULES", nullptr, Form::kAsIs, true},
-};
-
-constexpr BlockRow kDeepSpeed[] = {
-    {"zero_stage", "ACCELERATE_DEEPSPEED_ZERO_STAGE", nullptr, Form::kAsIs, true},
-    {"gradient_accumulation_steps", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", nullptr, Form::kAsIs,
-     true},
-    {"gradient_clipping", "ACCELERATE_GRADIENT_CLIPPING", nullptr, Form::kLower, true},
-    {"offload_optimizer_device", "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", nullptr,
-     Form::kLower, true},
-    {"offload_param_device", "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", nullptr, Form::kLower,
-     true},
-    {"zero3_init_flag", "ACCELERATE_DEEPSPEED_ZERO3_INIT", nullptr, Form::kLower, true},
-    {"zero3_save_16bit_model", "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL", nullptr, Form::kLower,
-     true},
-    {"deepspeed_config_file", "ACCELERATE_DEEPSPEED_CONFIG_FILE", nullptr, Form::kAsIs, true},
-    {"deepspeed_moe_layer_cls_names", "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", nullptr,
-     Form::kAsIs, true},
-    {"offload_optimizer_nvme_path", nullptr, nullptr},
-    {"offload_param_nvme_path", nullptr, nullptr},
-    {"deepspeed_multinode_launcher", nullptr, nullptr},
-};
-
-constexpr BlockRow kDynamo[] = {
-    {"dynamo_backend", "ACCELERATE_DYNAMO_BACKEND", "NO", Form::kUpper},
-    {"dynamo_mode", "ACCELERATE_DYNAMO_MODE", "default"},
-    {"dynamo_use_fullgraph", "ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"},
-    {"dynamo_use_dynamic", "ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
-    {"dynamo_use_regional_compilation", "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
-};
-
-// Keys of blocks that Accelerate takes and does nothing with.
-struct KeyWithoutMeaning {
-  const char* block;
-  const char* key;
-  const char* why;
-};
-
-constexpr char kOfDeepSpeed[] = "DeepSpeed reads it in a file of its own, deepspeed_config_file";
-
-constexpr KeyWithoutMeaning kWithoutMeaning[] = {
-    {"fsdp_config", "fsdp_backward_prefetch_policy", "its name is fsdp_backward_prefetch now"},
-    {"deepspeed_config", "communication_data_type", kOfDeepSpeed},
-    {"deepspeed_config", "dump_state", kOfDeepSpeed},
-    {"deepspeed_config", "gradient_predivide_factor", kOfDeepSpeed},
-    {"deepspeed_config", "memory_breakdown", kOfDeepSpeed},
-    {"deepspeed_config", "prescale_gradients", kOfDeepSpeed},
-    {"deepspeed_config", "steps_per_print", kOfDeepSpeed},
-    {"deepspeed_config", "train_batch_size", kOfDeepSpeed},
-    {"deepspeed_config", "train_micro_batch_size_per_gpu", kOfDeepSpeed},
-    {"deepspeed_config", "wall_clock_breakdown", kOfDeepSpeed},
-    {"deepspeed_config", "zero_allow_untested_optimizer", kOfDeepSpeed},
-    {"deepspeed_config", "zero_force_ds_cpu_optimizer", kOfDeepSpeed},
-};
-
-// Keys of deepspeed_config with which Accelerate has DeepSpeed start the other hosts.
-constexpr const char* kHostKeys[] = {"deepspeed_hostfile", "deepspeed_exclusion_filter",
-                                     "deepspeed_inclusion_filter"};
-constexpr char kOwnHosts[] =
-    "hosts are reached by muster itself: muster run --hostfile=FILE [--include=..|--exclude=..]";
-
-// Keys of the top level. Blocks are known by their names.
-constexpr const char* kTopKeys[] = {"compute_environment",
-                                    "distributed_type",
-                                    "mixed_precision",
-                                    "use_cpu",
-                                    "debug",
-                                    "num_processes",
-                                    "machine_rank",
-                                    "num_machines",
-                                    "gpu_ids",
-                                    "main_process_ip",
-                                    "main_process_port",
-                                    "rdzv_backend",
-                                    "same_network",
-                                    "main_training_function",
-                                    "enable_cpu_affinity",
-                                    "downcast_bf16",
-                                    "fsdp_config",
-                                    "deepspeed_config",
-                                    "dynamo_config",
-                                    "fp8_config",
-                                    "megatron_lm_config",
-                                    "parallelism_config",
-                                    "mpirun_config",
-                                    "tpu_name",
-                                    "tpu_zone",
-                                    "tpu_use_cluster",
-                                    "tpu_use_sudo",
-                                    "command_file",
-                                    "commands",
-                                    "tpu_vm",
-                                    "tpu_env"};
 constexpr int kDefaultPort = 29500;
-constexpr const char* kRefusedBlocks[] = {"fp8_config", "megatron_lm_config", "parallelism_config",
-                                          "mpirun_config"};
 
 std::string Formed(const std::string& text, Form form) {
   return form == Form::kLower   ? absl::AsciiStrToLower(text)
          : form == Form::kUpper ? absl::AsciiStrToUpper(text)
                                 : text;
-}
-
-const char* WhyWithoutMeaning(absl::string_view block, absl::string_view key) {
-  for (const KeyWithoutMeaning& row : kWithoutMeaning) {
-    if (block == row.block && key == row.key) return row.why;
-  }
-  return nullptr;
 }
 
 // The value of a key of the top level, which goes.
@@ -190,7 +60,7 @@ class Reading {
     if (kind_ == "DEEPSPEED") {
       MUSTER_RETURN_IF_ERROR(SetDeepSpeed());
     } else {
-      MUSTER_RETURN_IF_ERROR(SetDynamo());
+      MUSTER_RETURN_IF_ERROR(SetBlock("dynamo_config"));
     }
     if (kind_ == "FSDP") MUSTER_RETURN_IF_ERROR(SetFsdp());
     if (kind_ == "NO") SetSimple();
@@ -235,19 +105,23 @@ class Reading {
                                line == 0 ? key : absl::StrCat("line ", line, ": ", key)});
   }
 
+  // `block` is "" for the top level.
+  static absl::Status UnknownKey(const std::string& block, const std::string& key, int line) {
+    const bool is_in_block = !block.empty();
+    return Wrong(line,
+                 absl::StrCat("unknown key '", key, "'", is_in_block ? " in " : "", block,
+                              KeyHint(AccelerateKeys(), is_in_block ? block + "." : "", key)));
+  }
+
   absl::Status CheckKeys() const {
-    std::vector<std::string> known(std::begin(kTopKeys), std::end(kTopKeys));
-    const auto check = [&](const std::string& key, int line) {
-      if (std::find(known.begin(), known.end(), key) != known.end()) return absl::OkStatus();
-      return Wrong(line, absl::StrCat("unknown key '", key, "'", DidYouMean(key, known)));
-    };
-    for (const auto& [key, value] : config_.values) MUSTER_RETURN_IF_ERROR(check(key, value.line));
+    for (const auto& [key, value] : config_.values) {
+      if (FindKey(AccelerateKeys(), "", key) == nullptr) return UnknownKey("", key, value.line);
+    }
     for (const auto& [key, block] : config_.blocks) {
-      MUSTER_RETURN_IF_ERROR(check(key, LineOfBlock(key)));
-      const bool is_refused = std::find(std::begin(kRefusedBlocks), std::end(kRefusedBlocks),
-                                        key) != std::end(kRefusedBlocks);
-      if (is_refused && !block.empty()) {
-        return Wrong(LineOfBlock(key), absl::StrCat(key, " is not in this version"));
+      const ConfigKey* const row = FindKey(AccelerateKeys(), "", key);
+      if (row == nullptr) return UnknownKey("", key, LineOfBlock(key));
+      if (row->launch.use == Use::kRefused && !block.empty()) {
+        return Wrong(LineOfBlock(key), absl::StrCat(key, " ", row->launch.word));
       }
     }
     return absl::OkStatus();
@@ -262,17 +136,12 @@ class Reading {
     if (values_.find("distributed_type") == values_.end()) {
       return absl::InvalidArgumentError("the key distributed_type is missing");
     }
-    kind_ = TextOf("distributed_type", "NO");
-    if (kind_ == "False") kind_ = "NO";      // an unquoted `no` is that in YAML
-    if (kind_ == "MULTI_CPU") kind_ = "NO";  // which is one process, too, unless mpirun starts it
-    if (kind_ == "NO" || kind_ == "MULTI_GPU" || kind_ == "DEEPSPEED" || kind_ == "FSDP") {
-      return absl::OkStatus();
-    }
-    if (kind_ == "MEGATRON_LM") return Bad("distributed_type", kind_, kNoMegatron);
-    if (kind_ == "XLA" || kind_ == "TPU") return Bad("distributed_type", kind_, kNoTpus);
-    return Bad("distributed_type", kind_,
-               "expected NO, MULTI_CPU, MULTI_GPU, DEEPSPEED or FSDP; others are not in this "
-               "version");
+    const std::string said = TextOf("distributed_type", "NO");
+    const absl::StatusOr<std::string> kind = AccelerateKind(said);
+    if (!kind.ok()) return Bad("distributed_type", said, kind.status().message());
+    // On CPUs it is one process, too, unless mpirun starts it.
+    kind_ = *kind == "MULTI_CPU" ? "NO" : *kind;
+    return absl::OkStatus();
   }
 
   absl::Status ReadNumber(const std::string& key, int otherwise, int& out) const {
@@ -335,13 +204,10 @@ class Reading {
   }
 
   absl::Status SetPrecision() {
-    std::string precision = absl::AsciiStrToLower(TextOf("mixed_precision", "no"));
-    if (precision == "false") precision = "no";
-    if (precision != "no" && precision != "fp16" && precision != "bf16") {
-      return Bad("mixed_precision", precision,
-                 precision == "fp8" ? "not in this version" : "expected no, fp16 or bf16");
-    }
-    Set("ACCELERATE_MIXED_PRECISION", precision);
+    const std::string said = TextOf("mixed_precision", "no");
+    const absl::StatusOr<std::string> precision = MixedPrecision(said);
+    if (!precision.ok()) return Bad("mixed_precision", said, precision.status().message());
+    Set("ACCELERATE_MIXED_PRECISION", *precision);
     return absl::OkStatus();
   }
 
@@ -355,47 +221,33 @@ class Reading {
     Set("OMP_NUM_THREADS", absl::StrCat(std::max(share, 1)));
   }
 
-  // Accelerate puts `prefix` in front of keys that lack it.
-  absl::Status SetBlock(const std::string& name, absl::Span<const BlockRow> rows,
-                        const std::string& prefix) {
-    std::map<std::string, PythonValue> given;
-    std::vector<std::string> known;
-    for (const BlockRow& row : rows) known.push_back(row.key);
-    const auto block = blocks_.find(name);
-    for (const auto& [key, value] : block == blocks_.end() ? PythonBlock{} : block->second) {
-      const std::string full = absl::StartsWith(key, prefix) ? key : prefix + key;
-      if (const char* why = WhyWithoutMeaning(name, full)) {
-        launch_.notes.push_back(absl::StrCat("line ", value.line, ": ", key, " in ", name,
-                                             " means nothing to accelerate: ", why));
-        continue;
-      }
-      if (std::find(std::begin(kHostKeys), std::end(kHostKeys), full) != std::end(kHostKeys)) {
-        if (value.is_none()) continue;
-        return Wrong(value.line, absl::StrCat(key, ": ", value.text, ": ", kOwnHosts));
-      }
-      if (std::find(known.begin(), known.end(), full) == known.end()) {
-        return Wrong(value.line,
-                     absl::StrCat("unknown key '", key, "' in ", name, DidYouMean(full, known)));
-      }
-      given[full] = value;
+  // The variables of a block's keys, given or not.
+  absl::Status SetBlock(const std::string& name) {
+    for (const ConfigKey& row : AccelerateKeys()) {
+      const bool is_in_block = absl::StartsWith(row.path, name + ".");
+      if (is_in_block && row.launch.otherwise != nullptr)
+        Set(row.launch.word, row.launch.otherwise);
     }
-    for (const BlockRow& row : rows) {
-      if (row.variable == nullptr) continue;
-      const auto value = given.find(row.key);
-      if (value == given.end()) {
-        if (row.otherwise != nullptr) Set(row.variable, row.otherwise);
-      } else if (!value->second.is_none() || !row.without_none) {
-        Set(row.variable, Formed(value->second.text, row.form));
+    for (const auto& [key, value] : blocks_[name]) {
+      const ConfigKey* const row = FindKey(AccelerateKeys(), name + ".", AccelerateKey(name, key));
+      if (row == nullptr) return UnknownKey(name, key, value.line);
+      const LaunchUse& launch = row->launch;
+      if (launch.use == Use::kIgnored) {
+        launch_.notes.push_back(absl::StrCat("line ", value.line, ": ", key, " in ", name,
+                                             " means nothing to accelerate: ", row->training.why));
+      } else if (launch.use == Use::kRefused && !value.is_none()) {
+        return Wrong(value.line, absl::StrCat(key, ": ", value.text, ": ", launch.word));
+      } else if (launch.use == Use::kVariable &&
+                 !(value.is_none() && launch.otherwise == nullptr)) {
+        Set(launch.word, Formed(value.text, launch.form));
       }
     }
     return absl::OkStatus();
   }
 
-  absl::Status SetDynamo() { return SetBlock("dynamo_config", kDynamo, "dynamo_"); }
-
   absl::Status SetFsdp() {
     Set("ACCELERATE_USE_FSDP", "true");
-    MUSTER_RETURN_IF_ERROR(SetBlock("fsdp_config", kFsdp, "fsdp_"));
+    MUSTER_RETURN_IF_ERROR(SetBlock("fsdp_config"));
     if (launch_.environment["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true" &&
         launch_.environment["FSDP_SYNC_MODULE_STATES"] == "false") {
       return Wrong(LineOfBlock("fsdp_config"),
@@ -405,7 +257,7 @@ class Reading {
   }
 
   absl::Status SetDeepSpeed() {
-    MUSTER_RETURN_IF_ERROR(SetBlock("deepspeed_config", kDeepSpeed, ""));
+    MUSTER_RETURN_IF_ERROR(SetBlock("deepspeed_config"));
     std::vector<std::string> fields;
     for (const auto& [key, value] : blocks_["deepspeed_config"]) fields.push_back(key);
     if (Find("mixed_precision") != nullptr) fields.push_back("mixed_precision");

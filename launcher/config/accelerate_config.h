@@ -1,11 +1,11 @@
 // `muster run --config_file`: a configuration file of Hugging Face Accelerate -> the options and
-// the variables that `accelerate launch` makes of it. Every key is known, taken or refused by name.
+// the variables that `accelerate launch` makes of it. Every key of proto/dialects/accelerate.h is
+// taken or refused by name.
 //
 // Differs in: a port of 29500 is not assumed on one node; FP8, TPUs and SageMaker are refused.
 //
 // Source:  accelerate 1.15, utils/launch.py (prepare_simple_launcher_cmd_env,
-// prepare_multi_gpu_env,
-//          prepare_deepspeed_cmd_env), commands/launch.py, commands/config/config_args.py.
+//          prepare_multi_gpu_env, prepare_deepspeed_cmd_env), commands/launch.py.
 // Threads: pure.
 #pragma once
 
@@ -18,10 +18,7 @@
 
 namespace muster::launcher {
 
-inline constexpr char kNoTpus[] = "TPUs are not served";
 inline constexpr char kNoSageMaker[] = "SageMaker is not served";
-inline constexpr char kNoMegatron[] =
-    "Megatron-LM is started by its own script: muster run pretrain_gpt.py [its arguments]";
 
 // What else decides.
 struct AccelerateSurroundings {

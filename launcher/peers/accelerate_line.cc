@@ -16,6 +16,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 #include "proto/config/python_yaml.h"
+#include "proto/dialects/accelerate.h"
 
 namespace muster::launcher {
 namespace {

@@ -1,6 +1,5 @@
 #include "proto/dialects/config_key.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -54,11 +53,9 @@ std::string KeyHint(absl::Span<const ConfigKey> keys, const std::string& prefix,
 absl::StatusOr<std::string> MixedPrecision(absl::string_view text) {
   std::string precision = absl::AsciiStrToLower(text);
   if (precision == "false") precision = "no";  // an unquoted `no` is that in YAML
-  const std::vector<std::string> known = {"no", "fp16", "bf16"};
-  if (std::find(known.begin(), known.end(), precision) != known.end()) return precision;
-  return absl::InvalidArgumentError(
-      precision == "fp8" ? "FP8 is not in this version; use bf16"
-                         : absl::StrCat("expected no, fp16 or bf16", DidYouMean(precision, known)));
+  if (precision == "no" || precision == "fp16" || precision == "bf16") return precision;
+  return absl::InvalidArgumentError(precision == "fp8" ? "FP8 is not in this version; use bf16"
+                                                       : "expected no, fp16 or bf16");
 }
 
 }  // namespace muster

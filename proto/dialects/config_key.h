@@ -51,6 +51,7 @@ struct TrainingUse {
   const char* word = "";
   const char* why = "";
 
+  static constexpr TrainingUse Handled() { return {}; }
   static constexpr TrainingUse Option(const char* name) { return {Use::kOption, name}; }
   static constexpr TrainingUse Section() { return {Use::kSection}; }
   static constexpr TrainingUse NoEffect(const char* why) { return {Use::kWithoutEffect, "", why}; }

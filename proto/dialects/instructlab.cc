@@ -30,9 +30,9 @@ constexpr ConfigKey kKeys[] = {
     {"train", Type::kAny, Train::Section()},
     // Ranks
     {"train.distributed", Type::kBool},
-    {"train.num_gpus", Type::kWhole, {}, Run::Option("nproc_per_node")},
-    {"train.nproc_per_node", Type::kWhole, {}, Run::Option("nproc_per_node")},
-    {"train.nnodes", Type::kWhole, {}, Run::Option("nnodes")},
+    {"train.num_gpus", Type::kWhole, Train::Handled(), Run::Option("nproc_per_node")},
+    {"train.nproc_per_node", Type::kWhole, Train::Handled(), Run::Option("nproc_per_node")},
+    {"train.nnodes", Type::kWhole, Train::Handled(), Run::Option("nnodes")},
     {"train.node_rank", Type::kWhole, Train::NoEffect(kLaunching), Run::Option("node_rank")},
     {"train.rdzv_id", Type::kAny, Train::NoEffect(kLaunching), Run::Option("rdzv_id")},
     {"train.rdzv_endpoint", Type::kAny, Train::NoEffect(kLaunching), Run::Option("rdzv_endpoint")},

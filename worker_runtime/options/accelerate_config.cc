@@ -1,129 +1,17 @@
 #include "worker_runtime/options/accelerate_config.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
-#include "proto/config/python_yaml.h"
+#include "proto/dialects/accelerate.h"
 
 namespace muster::plan {
 namespace {
-
-using Type = ConfigKey::Type;
-using Train = TrainingUse;
-
-constexpr char kLaunching[] = "for launching; muster run --config_file reads it";
-constexpr char kNoTpu[] = "this version does not support TPUs; leave it out";
-constexpr char kWhole[] =
-    "checkpoints always hold the whole model, and any number of ranks loads it";
-constexpr char kNoDynamo[] = "no PyTorch runs here";
-constexpr char kOfDeepSpeed[] = "read in a file of DeepSpeed's own alone, deepspeed_config_file";
-constexpr char kBlocks[] = "units are the model's blocks";
-
-constexpr ConfigKey kKeys[] = {
-    {"compute_environment", Type::kText,
-     Train::Only("LOCAL_MACHINE", "jobs run on your own machines; use LOCAL_MACHINE")},
-    {"distributed_type", Type::kAny},
-    {"mixed_precision", Type::kAny},
-    {"fp16", Type::kBool},  // of older versions; without mixed_precision it says the same
-    {"use_cpu", Type::kBool},
-    {"num_processes", Type::kWhole},
-    {"num_machines", Type::kWhole},
-    {"machine_rank", Type::kWhole, Train::NoEffect(kLaunching)},
-    {"main_process_ip", Type::kAny, Train::NoEffect(kLaunching)},
-    {"main_process_port", Type::kWhole, Train::NoEffect(kLaunching)},
-    {"rdzv_backend", Type::kText, Train::NoEffect(kLaunching)},
-    {"same_network", Type::kBool, Train::NoEffect(kLaunching)},
-    {"gpu_ids", Type::kAny, Train::NoEffect(kLaunching)},
-    {"main_training_function", Type::kText, Train::NoEffect(kLaunching)},
-    {"enable_cpu_affinity", Type::kBool, Train::NoEffect(kLaunching)},
-    {"debug", Type::kBool, Train::NoEffect("calls of all ranks are compared in every run")},
-    {"downcast_bf16", Type::kAny, Train::NoEffect("for TPUs only")},
-    {"dynamo_backend", Type::kAny, Train::NoEffect(kNoDynamo)},
-    {"dynamo_config", Type::kAny, Train::Section()},
-    {"dynamo_config.dynamo_backend", Type::kAny, Train::NoEffect(kNoDynamo)},
-    {"dynamo_config.dynamo_mode", Type::kAny, Train::NoEffect(kNoDynamo)},
-    {"dynamo_config.dynamo_use_fullgraph", Type::kAny, Train::NoEffect(kNoDynamo)},
-    {"dynamo_config.dynamo_use_dynamic", Type::kAny, Train::NoEffect(kNoDynamo)},
-    {"dynamo_config.dynamo_use_regional_compilation", Type::kAny, Train::NoEffect(kNoDynamo)},
-    {"tpu_name", Type::kAny, Train::Only("null", kNoTpu)},
-    {"tpu_zone", Type::kAny, Train::Only("null", kNoTpu)},
-    {"tpu_use_cluster", Type::kBool, Train::Only("false", kNoTpu)},
-    {"tpu_use_sudo", Type::kBool, Train::Only("false", kNoTpu)},
-    {"tpu_env", Type::kAny, Train::Disabled(kNoTpu)},
-    {"tpu_vm", Type::kAny, Train::Disabled(kNoTpu)},
-    {"command_file", Type::kAny, Train::Only("null", kNoTpu)},
-    {"commands", Type::kAny, Train::Only("null", kNoTpu)},
-    {"fp8_config", Type::kAny,
-     Train::Disabled("this version computes in f32, bf16 and fp16; use mixed_precision: bf16")},
-    {"megatron_lm_config", Type::kAny,
-     Train::Disabled(
-         "this version has no tensor parallelism; use FSDP, or --stages=N for a pipeline")},
-    {"parallelism_config", Type::kAny,
-     Train::Disabled("this version has data parallelism and pipelines; use FSDP, or --stages=N")},
-    {"mpirun_config", Type::kAny,
-     Train::Disabled("muster-train understands the variables of mpirun by itself; leave it out")},
-    // FSDP
-    {"fsdp_config", Type::kAny, Train::Section()},
-    {"fsdp_config.fsdp_version", Type::kWhole},
-    {"fsdp_config.fsdp_sharding_strategy", Type::kAny},
-    {"fsdp_config.fsdp_reshard_after_forward", Type::kAny},
-    {"fsdp_config.fsdp_backward_prefetch_policy", Type::kAny,
-     Train::NoEffect("accelerate does not read it; its name is fsdp_backward_prefetch now")},
-    {"fsdp_config.fsdp_backward_prefetch", Type::kText},
-    {"fsdp_config.fsdp_forward_prefetch", Type::kBool},
-    {"fsdp_config.fsdp_offload_params", Type::kBool},
-    {"fsdp_config.fsdp_auto_wrap_policy", Type::kText},
-    {"fsdp_config.fsdp_transformer_layer_cls_to_wrap", Type::kAny, Train::NoEffect(kBlocks)},
-    {"fsdp_config.fsdp_min_num_params", Type::kWhole,
-     Train::NoEffect("it counts with SIZE_BASED_WRAP alone")},
-    {"fsdp_config.fsdp_state_dict_type", Type::kText},
-    {"fsdp_config.fsdp_use_orig_params", Type::kBool,
-     Train::NoEffect("parameters always keep their own names and shapes")},
-    {"fsdp_config.fsdp_cpu_ram_efficient_loading", Type::kBool,
-     Train::NoEffect("rank 0 reads a checkpoint and the others receive it")},
-    {"fsdp_config.fsdp_sync_module_states", Type::kBool,
-     Train::Only("true", "all ranks begin with the same parameters, by the seed; leave it out")},
-    {"fsdp_config.fsdp_activation_checkpointing", Type::kBool},
-    {"fsdp_config.fsdp_activation_checkpointing_offload", Type::kBool,
-     Train::Only("false",
-                 "activations stay on the device; fsdp_activation_checkpointing keeps one input "
-                 "per layer")},
-    {"fsdp_config.fsdp_ignored_modules", Type::kAny,
-     Train::Only("null", "all parameters are sharded; leave it out")},
-    // DeepSpeed
-    {"deepspeed_config", Type::kAny, Train::Section()},
-    {"deepspeed_config.zero_stage", Type::kWhole},
-    {"deepspeed_config.gradient_accumulation_steps", Type::kWhole,
-     Train::Option("gradient_accumulation_steps")},
-    {"deepspeed_config.gradient_clipping", Type::kNumber, Train::Option("max_gradient_norm")},
-    {"deepspeed_config.offload_optimizer_device", Type::kText},
-    {"deepspeed_config.offload_param_device", Type::kText},
-    {"deepspeed_config.offload_optimizer_nvme_path", Type::kText,
-     Train::NoEffect("nothing goes to NVMe")},
-    {"deepspeed_config.offload_param_nvme_path", Type::kText,
-     Train::NoEffect("nothing goes to NVMe")},
-    {"deepspeed_config.zero3_init_flag", Type::kBool,
-     Train::NoEffect("a rank only ever takes memory for its own shard")},
-    {"deepspeed_config.zero3_save_16bit_model", Type::kBool, Train::NoEffect(kWhole)},
-    {"deepspeed_config.steps_per_print", Type::kAny, Train::NoEffect(kOfDeepSpeed)},
-    {"deepspeed_config.train_batch_size", Type::kAny, Train::NoEffect(kOfDeepSpeed)},
-    {"deepspeed_config.train_micro_batch_size_per_gpu", Type::kAny, Train::NoEffect(kOfDeepSpeed)},
-    {"deepspeed_config.wall_clock_breakdown", Type::kAny, Train::NoEffect(kOfDeepSpeed)},
-    {"deepspeed_config.deepspeed_config_file", Type::kText},
-    {"deepspeed_config.deepspeed_multinode_launcher", Type::kText, Train::NoEffect(kLaunching)},
-    {"deepspeed_config.deepspeed_hostfile", Type::kText, Train::NoEffect(kLaunching)},
-    {"deepspeed_config.deepspeed_exclusion_filter", Type::kText, Train::NoEffect(kLaunching)},
-    {"deepspeed_config.deepspeed_inclusion_filter", Type::kText, Train::NoEffect(kLaunching)},
-    {"deepspeed_config.deepspeed_moe_layer_cls_names", Type::kAny,
-     Train::Only("null", "this version has no experts; leave it out")},
-};
 
 constexpr char kFsdp[] = "fsdp_config.fsdp_";
 constexpr char kDeepSpeed[] = "deepspeed_config.";
@@ -131,25 +19,16 @@ constexpr char kDeepSpeed[] = "deepspeed_config.";
 std::string Fsdp(const char* key) { return absl::StrCat(kFsdp, key); }
 std::string DeepSpeed(const char* key) { return absl::StrCat(kDeepSpeed, key); }
 
-// Accelerate knows the keys of fsdp_config with and without their beginning.
 void CompleteNames(ConfigNode& root) {
   for (auto& [name, block] : root.members) {
-    if (name != "fsdp_config") continue;
-    for (auto& [key, value] : block.members) {
-      if (absl::StartsWith(key, "fsdp_")) continue;
-      const std::string full = absl::StrCat("fsdp_", key);
-      const bool is_known = std::any_of(
-          std::begin(kKeys), std::end(kKeys),
-          [&](const ConfigKey& row) { return absl::StrCat("fsdp_config.", full) == row.path; });
-      if (is_known) key = full;
-    }
+    for (auto& [key, value] : block.members) key = AccelerateKey(name, key);
   }
 }
 
 class Reading {
  public:
   Reading(const ConfigFileText& file, ConfigCompat compat)
-      : file_(file), reading_(file.name, kKeys, compat) {}
+      : file_(file), reading_(file.name, AccelerateKeys(), compat) {}
 
   absl::StatusOr<AccelerateContents> Run() {
     MUSTER_ASSIGN_OR_RETURN(ConfigNode root, reading_.ReadYaml(file_.text));
@@ -171,15 +50,9 @@ class Reading {
       return absl::InvalidArgumentError(
           absl::StrCat(file_.name, ": the key distributed_type is missing"));
     }
-    kind_ = reading_.Text(path, "NO");
-    if (kind_ == "false") kind_ = "NO";  // an unquoted `no` is that in YAML
-    const std::vector<std::string> known = {"NO", "MULTI_CPU", "MULTI_GPU", "DEEPSPEED", "FSDP"};
-    if (std::find(known.begin(), known.end(), kind_) == known.end()) {
-      return reading_.Bad(path,
-                          absl::StrCat("expected NO, MULTI_CPU, MULTI_GPU, DEEPSPEED or FSDP; "
-                                       "others are not in this version",
-                                       DidYouMean(kind_, known)));
-    }
+    const absl::StatusOr<std::string> said = AccelerateKind(reading_.Text(path, "NO"));
+    if (!said.ok()) return reading_.Bad(path, said.status().message());
+    kind_ = *said;
     for (const auto& [section, kind] :
          {std::pair{"fsdp_config", "FSDP"}, {"deepspeed_config", "DEEPSPEED"}}) {
       const ConfigNode* const node = reading_.Find(section);
@@ -218,7 +91,7 @@ class Reading {
         reading_.Set("nproc_per_node", absl::StrCat(processes), "num_machines");
       }
     } else if (reading_.Find("num_machines") != nullptr) {
-      reading_.NoEffect("num_machines", kLaunching);
+      reading_.NoEffect("num_machines", kForLaunching);
     }
     return absl::OkStatus();
   }
@@ -227,21 +100,13 @@ class Reading {
     const bool is_older = reading_.Find("mixed_precision") == nullptr;
     const char* const path = is_older ? "fp16" : "mixed_precision";
     if (reading_.Find(path) == nullptr) return absl::OkStatus();
-    std::string precision = absl::AsciiStrToLower(reading_.Text(path, "no"));
-    if (is_older) precision = reading_.Bool(path) ? "fp16" : "no";
     if (!is_older && reading_.Find("fp16") != nullptr) {
       reading_.NoEffect("fp16", "mixed_precision says it");
     }
-    if (precision == "false") precision = "no";
-    if (precision == "fp8") {
-      return reading_.Bad(path, "this version computes in f32, bf16 and fp16; use bf16");
-    }
-    const std::vector<std::string> known = {"no", "fp16", "bf16"};
-    if (std::find(known.begin(), known.end(), precision) == known.end()) {
-      return reading_.Bad(path,
-                          absl::StrCat("expected no, fp16 or bf16", DidYouMean(precision, known)));
-    }
-    reading_.Set("dtype", precision == "no" ? "f32" : precision == "fp16" ? "f16" : "bf16", path);
+    const std::string says = !is_older             ? reading_.Text(path, "no")
+                             : reading_.Bool(path) ? "fp16"
+                                                   : "no";
+    MUSTER_ASSIGN_OR_RETURN(const std::string precision, reading_.SetPrecision(path, says));
     // DeepSpeed scales the loss by itself; elsewhere PyTorch's GradScaler does.
     if (precision == "fp16") {
       reading_.Set("loss_scale", kind_ == "DEEPSPEED" ? "deepspeed" : "torch", path, "f16");
@@ -271,14 +136,10 @@ class Reading {
     }
     const std::string state = Fsdp("state_dict_type");
     if (reading_.Find(state) == nullptr) return absl::OkStatus();
-    const std::vector<std::string> known = {"FULL_STATE_DICT", "LOCAL_STATE_DICT",
-                                            "SHARDED_STATE_DICT"};
-    const std::string type = reading_.Text(state, known[0]);
-    if (std::find(known.begin(), known.end(), type) == known.end()) {
-      return reading_.Bad(
-          state, absl::StrCat("expected ", absl::StrJoin(known, ", "), DidYouMean(type, known)));
-    }
-    reading_.NoEffect(state, kWhole);
+    MUSTER_RETURN_IF_ERROR(
+        reading_.CheckChoice(state, reading_.Text(state, "FULL_STATE_DICT"),
+                             {"FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"}));
+    reading_.NoEffect(state, kWholeCheckpoints);
     return absl::OkStatus();
   }
 
@@ -323,11 +184,8 @@ class Reading {
     const std::string backward = Fsdp("backward_prefetch");
     if (reading_.Find(backward) != nullptr) {
       const std::string text = reading_.Text(backward, "");
-      const std::vector<std::string> known = {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"};
-      if (std::find(known.begin(), known.end(), text) == known.end()) {
-        return reading_.Bad(backward, absl::StrCat("expected ", absl::StrJoin(known, ", "),
-                                                   DidYouMean(text, known)));
-      }
+      MUSTER_RETURN_IF_ERROR(
+          reading_.CheckChoice(backward, text, {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"}));
       reading_.Set("backward_prefetch",
                    text == "NO_PREFETCH" ? "none" : absl::AsciiStrToLower(text), backward);
     }
@@ -344,16 +202,14 @@ class Reading {
     const std::string path = Fsdp("auto_wrap_policy");
     if (reading_.Find(path) == nullptr) return absl::OkStatus();
     const std::string policy = reading_.Text(path, "");
-    const std::vector<std::string> known = {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"};
-    if (policy == known[0]) {
-      reading_.NoEffect(path, kBlocks);
+    const char* const by_blocks = "TRANSFORMER_BASED_WRAP";
+    MUSTER_RETURN_IF_ERROR(
+        reading_.CheckChoice(path, policy, {by_blocks, "SIZE_BASED_WRAP", "NO_WRAP"}));
+    if (policy == by_blocks) {
+      reading_.NoEffect(path, kBlocksAreUnits);
       return absl::OkStatus();
     }
-    if (std::find(known.begin(), known.end(), policy) == known.end()) {
-      return reading_.Bad(
-          path, absl::StrCat("expected ", absl::StrJoin(known, ", "), DidYouMean(policy, known)));
-    }
-    return reading_.Refuse(path, absl::StrCat(kBlocks,
+    return reading_.Refuse(path, absl::StrCat(kBlocksAreUnits,
                                               ", whatever their size; use "
                                               "TRANSFORMER_BASED_WRAP, which needs less memory"));
   }
@@ -386,11 +242,7 @@ class Reading {
           {"offload_param_device", "offload_parameters", 3}}) {
       if (reading_.Find(DeepSpeed(key)) == nullptr) continue;
       const std::string device = reading_.Text(DeepSpeed(key), "none");
-      const std::vector<std::string> known = {"none", "cpu", "nvme"};
-      if (std::find(known.begin(), known.end(), device) == known.end()) {
-        return reading_.Bad(DeepSpeed(key),
-                            absl::StrCat("expected none, cpu or nvme", DidYouMean(device, known)));
-      }
+      MUSTER_RETURN_IF_ERROR(reading_.CheckChoice(DeepSpeed(key), device, {"none", "cpu", "nvme"}));
       if (device != "none" && stage < least) {
         return reading_.Bad(DeepSpeed(key),
                             absl::StrCat("needs zero_stage ", least, ", not ", stage));

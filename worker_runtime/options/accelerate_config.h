@@ -1,7 +1,7 @@
 // A configuration file of Hugging Face Accelerate as settings of muster's options: what it says of
-// training. What it says of launching is `muster run --config_file`'s.
+// training. What it says of launching is `muster run --config_file`'s. The table of keys is
+// proto/dialects/accelerate.h.
 //
-// Source:  accelerate 1.15, commands/config/config_args.py, utils/dataclasses.py.
 // Threads: pure.
 #pragma once
 

@@ -142,8 +142,9 @@ absl::Status ConfigReading::CheckChoice(absl::string_view path, const std::strin
                                 known.back(), DidYouMean(text, known)));
 }
 
-absl::StatusOr<std::string> ConfigReading::SetPrecision(absl::string_view path) {
-  const absl::StatusOr<std::string> precision = MixedPrecision(Text(path, "no"));
+absl::StatusOr<std::string> ConfigReading::SetPrecision(absl::string_view path,
+                                                        absl::string_view says) {
+  const absl::StatusOr<std::string> precision = MixedPrecision(says);
   if (!precision.ok()) return Bad(path, precision.status().message());
   Set("dtype", *precision == "no" ? "f32" : *precision == "fp16" ? "f16" : "bf16", path);
   return precision;

@@ -77,8 +77,8 @@ class ConfigReading {
   // Bad, unless `text` is one of `known`.
   absl::Status CheckChoice(absl::string_view path, const std::string& text,
                            const std::vector<std::string>& known) const;
-  // The type that `mixed_precision` at `path` asks for, which is there: no, fp16 or bf16.
-  absl::StatusOr<std::string> SetPrecision(absl::string_view path);
+  // The type that `path` asks for, as MixedPrecision reads `says`.
+  absl::StatusOr<std::string> SetPrecision(absl::string_view path, absl::string_view says);
   // Bad, or a warning.
   absl::Status Refuse(absl::string_view path, absl::string_view why);
   // "ds.json:12: zero_optimization.stage"

@@ -23,7 +23,8 @@ class Reading {
     MUSTER_RETURN_IF_ERROR(SetRanks());
     const char* const precision = "train.mixed_precision";
     if (reading_.Find(precision) != nullptr) {
-      MUSTER_RETURN_IF_ERROR(reading_.SetPrecision(precision).status());
+      MUSTER_RETURN_IF_ERROR(
+          reading_.SetPrecision(precision, reading_.Text(precision, "no")).status());
     }
     MUSTER_RETURN_IF_ERROR(SetStrategy());
     const char* const recompute = "train.gradient_checkpointing";

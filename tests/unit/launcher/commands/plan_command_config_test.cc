@@ -13,7 +13,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "launcher/commands/plan_command.h"
+#include "launcher/config/accelerate_config.h"
+#include "launcher/config/instructlab_config.h"
+#include "proto/dialects/accelerate.h"
+#include "proto/dialects/instructlab.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
 
@@ -151,6 +156,47 @@ TEST(PlanConfig, AcceptsTheFilesThatPeopleHave) {
   for (const SeedFile& file : kFiles) {
     const Outcome outcome = PlanOf(file.option, SeedText(file.name), {file.ranks});
     EXPECT_THAT(outcome.page, IsOk()) << file.name;
+  }
+}
+
+// "a.b" with the value 1, as YAML has it.
+std::string YamlOf(const std::string& path) {
+  std::string text;
+  std::string indent;
+  for (absl::string_view name : absl::StrSplit(path, '.')) {
+    absl::StrAppend(&text, text.empty() ? "" : "\n", indent, name, ":");
+    indent += "  ";
+  }
+  return text + " 1\n";
+}
+
+// A launch and training both know the keys of `text`, or both refuse one as unknown.
+void ExpectKnown(bool is_known, const std::string& option, const std::string& text) {
+  const absl::Status launch = option == "--ilab"
+                                  ? ReadInstructLabConfig(text).status()
+                                  : ReadAccelerateConfig(text, AccelerateSurroundings{}).status();
+  EXPECT_EQ(!absl::StrContains(launch.message(), "unknown key"), is_known) << text << launch;
+  const absl::Status training = PlanOf(option, text).page.status();
+  EXPECT_EQ(!absl::StrContains(training.message(), "not known"), is_known) << text << training;
+}
+
+TEST(PlanConfig, KnowsTheSameKeysAsALaunch) {
+  for (const char* typo : {"", "q"}) {
+    const bool is_known = *typo == '\0';
+    for (const ConfigKey& row : InstructLabKeys()) {
+      const std::string path = absl::StrCat(row.path, typo);
+      const bool is_section = absl::StartsWith(path, "train");
+      ExpectKnown(is_known, "--ilab",
+                  absl::StrCat(is_section ? "" : "train: {num_gpus: 1}\n",
+                               path == "trainq" ? "train: {}\ntrainq: 1" : YamlOf(path)));
+    }
+    for (const ConfigKey& row : AccelerateKeys()) {
+      const std::string path = absl::StrCat(row.path, typo);
+      if (path == "distributed_type") continue;
+      const char* const kind = absl::StartsWith(path, "deepspeed_") ? "DEEPSPEED" : "FSDP";
+      ExpectKnown(is_known, "--accelerate",
+                  absl::StrCat("distributed_type: ", kind, "\n", YamlOf(path)));
+    }
   }
 }
 

@@ -1,6 +1,6 @@
 // The tables of keys, and what readers ask of them.
 //
-// Sources: proto/dialects/config_key.h, proto/dialects/instructlab.h.
+// Sources: proto/dialects/accelerate.h, proto/dialects/config_key.h, proto/dialects/instructlab.h.
 #include "proto/dialects/config_key.h"
 
 #include <gmock/gmock.h>
@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "proto/dialects/accelerate.h"
 #include "proto/dialects/instructlab.h"
 #include "tests/support/status_matchers.h"
 
@@ -58,8 +59,25 @@ void CheckTable(absl::Span<const ConfigKey> keys) {
   }
 }
 
-TEST(InstructLabKeys, HaveOneRowEachWithAReasonWhereTheyChangeNothing) {
+TEST(Tables, HaveOneRowForAKeyWithAReasonWhereItChangesNothing) {
+  CheckTable(AccelerateKeys());
   CheckTable(InstructLabKeys());
+}
+
+TEST(AccelerateKey, CompletesWhatLacksTheBeginningOfItsBlock) {
+  EXPECT_EQ(AccelerateKey("fsdp_config", "sharding_strategy"), "fsdp_sharding_strategy");
+  EXPECT_EQ(AccelerateKey("fsdp_config", "fsdp_version"), "fsdp_version");
+  EXPECT_EQ(AccelerateKey("dynamo_config", "backend"), "dynamo_backend");
+  EXPECT_EQ(AccelerateKey("deepspeed_config", "config_file"), "config_file");
+  EXPECT_EQ(AccelerateKey("fsdp_config", "shard"), "shard");
+}
+
+TEST(AccelerateKind, IsOneThatCanBeStartedOrSaysWhyNot) {
+  EXPECT_THAT(AccelerateKind("False"), IsOkAndHolds("NO"));
+  EXPECT_THAT(AccelerateKind("FSDP"), IsOkAndHolds("FSDP"));
+  EXPECT_THAT(AccelerateKind("TPU"), StatusIs(absl::StatusCode::kInvalidArgument, kNoTpus));
+  EXPECT_THAT(AccelerateKind("FSPD"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("did you mean FSDP?")));
 }
 
 TEST(FindKey, GivesTheRowOfAKeyOrOfTheMapThatIsTakenAsAWhole) {
@@ -82,8 +100,8 @@ TEST(MixedPrecision, ReadsWhatBothFilesCallTypes) {
   EXPECT_THAT(MixedPrecision("BF16"), IsOkAndHolds("bf16"));
   EXPECT_THAT(MixedPrecision("fp8"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("use bf16")));
-  EXPECT_THAT(MixedPrecision("bf61"), StatusIs(absl::StatusCode::kInvalidArgument,
-                                               "expected no, fp16 or bf16; did you mean bf16?"));
+  EXPECT_THAT(MixedPrecision("bf61"),
+              StatusIs(absl::StatusCode::kInvalidArgument, "expected no, fp16 or bf16"));
 }
 
 }  // namespace
