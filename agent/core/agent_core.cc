@@ -20,12 +20,6 @@ bool HasWorkers(NodePhase phase) {
   return phase == NodePhase::kRunning || phase == NodePhase::kStopping;
 }
 
-// A signal by which a program ends itself, not us.
-bool IsCrash(int signal) {
-  return signal == SIGSEGV || signal == SIGBUS || signal == SIGABRT || signal == SIGFPE ||
-         signal == SIGILL;
-}
-
 // Schedulers warn with these before they end a job; they are the workers' business and stop
 // nothing, unless --signals_to_handle names them.
 bool IsPassedOn(int signal) { return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGCONT; }
@@ -141,15 +135,12 @@ void AgentCore::On(const WorkerExited& event, Turn& turn) {
                           event.failure ? ": it " + HowItEnded(*event.failure) : ""));
     return;
   }
-  // After our own signal an end is no failure, unless the program crashed by itself, or has
-  // something to say by it.
-  const bool forbids_restart = event.failure && ForbidsRestart(*event.failure);
-  const bool counts =
-      event.failure && (!ladder_.has_signalled() || forbids_restart ||
-                        (phase_ == NodePhase::kStopping && IsCrash(event.failure->signal)));
-  if (counts) workers_.NoteFailure(*event.failure, turn.now);
-  if (phase_ == NodePhase::kStopping) {
-    if (forbids_restart) Report(turn);
+  const bool is_stopping = phase_ == NodePhase::kStopping;
+  if (event.failure && ladder_.Counts(*event.failure, is_stopping)) {
+    workers_.NoteFailure(*event.failure, turn.now);
+  }
+  if (is_stopping) {
+    if (event.failure && ForbidsRestart(*event.failure)) Report(turn);
     if (workers_.NumRunning() == 0 && ladder_.awaits_workers()) ladder_.BeginSweep(turn);
     return;
   }
@@ -444,13 +435,7 @@ MonoTime AgentCore::ReportDeadline() const {
 
 void AgentCore::GiveUpOnServer(Turn& turn) {
   if (!server_.was_heard()) {
-    const std::string& detail = server_.detail();
-    EndWith({.exit_code = kExitNodesMissing,
-             .reason = absl::StrCat("could not reach ", options_.server, " within ",
-                                    absl::FormatDuration(options_.settings.join_timeout), ": ",
-                                    detail.empty() ? "no answer" : detail,
-                                    ". Is the node that hosts it started, and the port open?")},
-            turn);
+    EndWith(NodeEnding::OutcomeOfNoAnswer(server_.detail(), options_), turn);
     return;
   }
   const std::string silence = server_.Silence(turn.now);
@@ -458,16 +443,7 @@ void AgentCore::GiveUpOnServer(Turn& turn) {
     EndAsTold(absl::StrCat("is lost: ", silence), turn);
     return;
   }
-  JobOutcome outcome{
-      .exit_code = kExitServerLost,
-      .reason = absl::StrCat("lost ", options_.server, ": ", silence,
-                             "; run musterd elsewhere for a rendezvous that outlives a node"),
-      .failures = workers_.Failures()};
-  if (!outcome.failures.empty()) {
-    outcome.root_cause = outcome.failures.front();
-    outcome.exit_code = ExitCodeOf(*outcome.root_cause);
-  }
-  EndWith(std::move(outcome), turn);
+  EndWith(NodeEnding::OutcomeWithoutServer(silence, options_, workers_), turn);
 }
 
 void AgentCore::EndAsTold(const std::string& why_no_more, Turn& turn) {

@@ -34,6 +34,30 @@ JobOutcome NodeEnding::OutcomeAsTold(const std::string& why_no_more,
           .failures = workers.Failures()};
 }
 
+JobOutcome NodeEnding::OutcomeOfNoAnswer(const std::string& detail,
+                                         const AgentCoreOptions& options) {
+  return {.exit_code = kExitNodesMissing,
+          .reason = absl::StrCat("could not reach ", options.server, " within ",
+                                 absl::FormatDuration(options.settings.join_timeout), ": ",
+                                 detail.empty() ? "no answer" : detail,
+                                 ". Is the node that hosts it started, and the port open?")};
+}
+
+JobOutcome NodeEnding::OutcomeWithoutServer(const std::string& silence,
+                                            const AgentCoreOptions& options,
+                                            const WorkerGroup& workers) {
+  JobOutcome outcome{
+      .exit_code = kExitServerLost,
+      .reason = absl::StrCat("lost ", options.server, ": ", silence,
+                             "; run musterd elsewhere for a rendezvous that outlives a node"),
+      .failures = workers.Failures()};
+  if (!outcome.failures.empty()) {
+    outcome.root_cause = outcome.failures.front();
+    outcome.exit_code = muster::ExitCodeOf(*outcome.root_cause);
+  }
+  return outcome;
+}
+
 std::string NodeEnding::WhyNoRoundFollows(After after) const {
   if (after == After::kFinish && outcome_) return outcome_->reason;
   return departure_ ? departure_->reason : "the job starts over";

@@ -34,6 +34,12 @@ class NodeEnding {
   // What the job ends with whose server is gone after it had said that the job fails.
   JobOutcome OutcomeAsTold(const std::string& why_no_more, const AgentCoreOptions& options,
                            const WorkerGroup& workers) const;
+  // What it ends with where nobody has ever answered; `detail`: the last that was tried.
+  static JobOutcome OutcomeOfNoAnswer(const std::string& detail, const AgentCoreOptions& options);
+  // What it ends with where the server is lost, and the job may go on: `silence` says for how long.
+  static JobOutcome OutcomeWithoutServer(const std::string& silence,
+                                         const AgentCoreOptions& options,
+                                         const WorkerGroup& workers);
   // For workers that await a round which does not come.
   std::string WhyNoRoundFollows(After after) const;
 

@@ -7,6 +7,15 @@
 #include "absl/strings/str_join.h"
 
 namespace muster::agent {
+namespace {
+
+// A signal by which a program ends itself, not us.
+bool IsCrash(int signal) {
+  return signal == SIGSEGV || signal == SIGBUS || signal == SIGABRT || signal == SIGFPE ||
+         signal == SIGILL;
+}
+
+}  // namespace
 
 void StopLadder::AimToLeave() {
   if (after_ != After::kFinish) after_ = After::kLeave;
@@ -142,6 +151,11 @@ void StopLadder::NoteLeftovers(const DescendantsNamed& event, Turn& turn) {
       absl::StrCat("the workers succeeded and left running: ", *leftovers_, "; waiting up to ",
                    absl::FormatDuration(absl::Ceil(grace_deadline_ - turn.now, absl::Seconds(1))),
                    " for their end (--shutdown_timeout)"));
+}
+
+bool StopLadder::Counts(const WorkerFailure& failure, bool is_stopping) const {
+  if (!has_signalled_ || ForbidsRestart(failure)) return true;
+  return is_stopping && IsCrash(failure.signal);
 }
 
 bool StopLadder::Hurry(MonoTime now) {

@@ -80,8 +80,11 @@ class StopLadder {
   bool awaits_workers() const { return rung_ < Rung::kLingering; }
   bool has_killed() const { return rung_ == Rung::kKilled; }
   MonoTime deadline() const { return rung_deadline_; }
-  // A signal of ours has reached the workers of this round.
+  // A signal of ours has reached the workers of this round, or is on its way.
   bool has_signalled() const { return has_signalled_; }
+  // After our own signal an end is no failure, unless the program crashed by itself while it was
+  // being stopped, or has something to say by it.
+  bool Counts(const WorkerFailure& failure, bool is_stopping) const;
 
  private:
   After after_ = After::kWait;

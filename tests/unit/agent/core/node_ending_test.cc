@@ -56,6 +56,20 @@ TEST(NodeEnding, EndsAsItWasToldLastWhereTheServerIsGone) {
   EXPECT_FALSE(ending.is_job_failed()) << "a restart after all";
 }
 
+TEST(NodeEnding, EndsWithoutAServerAsItsOwnWorkersFailed) {
+  AgentCoreOptions options;
+  options.server = "the rendezvous at node1:29400";
+  EXPECT_EQ(NodeEnding::OutcomeOfNoAnswer("", options).exit_code, kExitNodesMissing);
+  WorkerGroup workers;
+  workers.Begin(TwoWorkers());
+  EXPECT_EQ(NodeEnding::OutcomeWithoutServer("silent", options, workers).exit_code,
+            kExitServerLost);
+  workers.NoteFailure({.exit_code = 5}, MonoTime::At(absl::Seconds(9)));
+  const JobOutcome outcome = NodeEnding::OutcomeWithoutServer("silent", options, workers);
+  EXPECT_EQ(outcome.exit_code, 5);
+  EXPECT_TRUE(outcome.root_cause);
+}
+
 TEST(NodeEnding, TellsThoseWhoAwaitARoundWhyNoneFollows) {
   NodeEnding ending;
   EXPECT_EQ(ending.WhyNoRoundFollows(After::kJoin), "the job starts over");

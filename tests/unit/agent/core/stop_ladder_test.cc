@@ -4,6 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/base/exit_codes.h"
 #include "tests/unit/agent/core/turn_fixture.h"
 
 namespace muster::agent {
@@ -64,6 +65,18 @@ TEST_F(StopLadderTest, SweepsWhatIsLeftAfterAFailureBySigtermThenBySigkill) {
   EXPECT_EQ(ladder_.deadline(), now() + options_.lost_peer_grace);
   EXPECT_FALSE(Climb());
   EXPECT_THAT(Effects(), ElementsAre("sweep_descendants SIGKILL"));
+}
+
+TEST_F(StopLadderTest, CountsEndsAfterOurSignalOnlyOfProgramsThatCrashOrForbidARestart) {
+  const WorkerFailure exited{.exit_code = 1}, crashed{.signal = SIGSEGV},
+      last{.exit_code = kExitDoNotRestart};
+  EXPECT_TRUE(ladder_.Counts(exited, /*is_stopping=*/false));
+  Start(After::kJoin);
+  EXPECT_FALSE(ladder_.Counts(exited, true));
+  EXPECT_TRUE(ladder_.Counts(crashed, true));
+  EXPECT_TRUE(ladder_.Counts(last, true));
+  ladder_.Reset();
+  EXPECT_TRUE(ladder_.Counts(exited, false)) << "a round later";
 }
 
 TEST_F(StopLadderTest, SignalsNobodyWhereNobodyLives) {
