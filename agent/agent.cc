@@ -42,20 +42,6 @@ LogPumpOptions MakePumpOptions(const AgentOptions& options) {
   return pump;
 }
 
-HangWatchOptions MakeHangWatchOptions(const AgentOptions& options,
-                                      std::function<void(WatchEvent, const std::string&)> on_said) {
-  const WatchMode mode = EffectiveWatch(options.spec);
-  return {.is_on = mode != WatchMode::kOff,
-          .ends_workers = mode == WatchMode::kRestart || mode == WatchMode::kReplace,
-          .may_replace = mode == WatchMode::kReplace,
-          .hang_timeout = options.spec.hang_timeout,
-          .grace = options.spec.shutdown_timeout,
-          .run_id = options.spec.run_id,
-          .node = options.node.name,
-          .report_directory = options.run_directory,
-          .on_said = std::move(on_said)};
-}
-
 log::Level ToLogLevel(Announce::Level level) {
   switch (level) {
     case Announce::Level::kInfo:
@@ -100,12 +86,7 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
       signals_(loop, roster_, guardian_, options_.signals_may_reach_workers),
       watch_(loop, options_.watch, MakeWatchListener()),
       hang_watch_(
-          loop,
-          MakeHangWatchOptions(options_,
-                               [this](WatchEvent event, const std::string& text) {
-                                 sight_.diary().NoteWatch(event, text);
-                                 KeepDiary();
-                               }),
+          loop, MakeHangWatchOptions(),
           [this](int pid, const std::string& why) { signals_.End(roster_.FindByPid(pid), why); },
           [this](const verdict::NodeWord& word) { link_->SendWatchWord(word); }),
       sight_(loop, {.options = options_,
@@ -119,8 +100,6 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
               .pump = pump_,
               .hang_watch = hang_watch_,
               .followers = sight_.followers(),
-              .on_failure =
-                  [this](const WorkerFailure& failure) { sight_.diary().NoteFailure(failure); },
               .on_exit = [this](WorkerExited exited) { Feed(std::move(exited)); }}),
       round_(loop,
              {.options = options_,
@@ -161,9 +140,8 @@ absl::Status Agent::Start() {
 }
 
 void Agent::OnSignal(int signal) {
-  signals_.SetReceived(signal);
+  signals_.NoteReceived(signal);
   Feed(SignalReceived{signal});
-  signals_.SetReceived(0);
 }
 
 void Agent::OnTimeRunsOut(const std::string& reason) { Feed(TimeRunsOut{reason}); }
@@ -208,18 +186,17 @@ void Agent::Perform(const StartWorkers& effect) {
 
 void Agent::Perform(const SignalWorkers& effect) {
   if (core().phase() == NodePhase::kStopping) round_.Leave();
-  std::function<void()> send = signals_.Prepare(effect);
-  if (effect.signal == SIGKILL) return send();
-  hang_watch_.aborts().BeforeSignal(std::move(send));
+  signals_.Send(effect);
+}
+
+void Agent::Perform(const PrepareSignal& effect) {
+  if (core().phase() == NodePhase::kStopping) round_.Leave();
+  if (effect.signal != 0) signals_.Prepare(effect);
 }
 
 void Agent::Perform(const TellRoundOver& effect) {
   round_.Leave();
-  hang_watch_.aborts().BeforeSignal([this, effect, round = assignment().round] {
-    if (round == assignment().round) {
-      worker_service_.TellRoundOver(effect.is_followed, effect.reason);
-    }
-  });
+  worker_service_.TellRoundOver(effect.is_followed, effect.reason);
 }
 
 void Agent::Perform(const EndWorker& effect) {
@@ -363,6 +340,27 @@ void Agent::OnExited(const WorkerExit& exit) {
 }
 
 // --- The watch
+
+HangWatchOptions Agent::MakeHangWatchOptions() {
+  const WatchMode mode = EffectiveWatch(options_.spec);
+  return {.is_on = mode != WatchMode::kOff,
+          .ends_workers = mode == WatchMode::kRestart || mode == WatchMode::kReplace,
+          .may_replace = mode == WatchMode::kReplace,
+          .hang_timeout = options_.spec.hang_timeout,
+          .grace = options_.spec.shutdown_timeout,
+          .run_id = options_.spec.run_id,
+          .node = options_.node.name,
+          .report_directory = options_.run_directory,
+          .on_said =
+              [this](WatchEvent event, const std::string& text) {
+                sight_.diary().NoteWatch(event, text);
+                KeepDiary();
+              },
+          .on_last_calls =
+              [this](Round round, const verdict::LastCallsState& state) {
+                Feed(LastCallsChanged{round, state});
+              }};
+}
 
 WatchListener Agent::MakeWatchListener() {
   return {.worker_pids = [this] { return roster_.Pids(); },

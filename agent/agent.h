@@ -89,7 +89,9 @@ class Agent : private CoreRunner::Shell, private LocalRound::Shell {
   void Perform(const ReservePorts& effect);
   void Perform(const StartWorkers& effect);
   void Perform(const SignalWorkers& effect);
+  void Perform(const PrepareSignal& effect);
   void Perform(const EndWorker& effect);
+  void Perform(const NoteFailure& effect) { sight_.diary().NoteFailure(effect.failure); }
   void Perform(const TellStop& effect);
   void Perform(const TellRoundOver& effect);
   void Perform(const SweepDescendants& effect);
@@ -107,6 +109,7 @@ class Agent : private CoreRunner::Shell, private LocalRound::Shell {
   void OnRuns(const RunningWorker& worker, int status::WorkerStarts::*how);
   void OnSpawnFailed(uint64_t worker_id, const absl::Status& status);
   void OnExited(const WorkerExit& exit);
+  HangWatchOptions MakeHangWatchOptions();
   WatchListener MakeWatchListener();
   void OnExpired(int pid, std::string why);
   void OnStuck(int pid, const std::string& why);

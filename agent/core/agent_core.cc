@@ -32,7 +32,9 @@ AgentCore::AgentCore(AgentCoreOptions options)
 std::vector<Effect> AgentCore::Step(const Event& event, MonoTime now) {
   if (phase_ == NodePhase::kDone) return {};
   Turn turn{.options = options_, .now = now};
+  if (!std::holds_alternative<LastCallsChanged>(event)) TakeKept(turn);
   std::visit([&](const auto& e) { On(e, turn); }, event);
+  kept_back_.KeepBack(turn);
   return std::move(turn.effects);
 }
 
@@ -40,7 +42,7 @@ MonoTime AgentCore::NextDeadline() const {
   if (phase_ == NodePhase::kIdle || phase_ == NodePhase::kDone) return MonoTime::InfiniteFuture();
   MonoTime next = Min(ServerDeadline(), ReportDeadline());
   if (phase_ == NodePhase::kStopping) next = Min(next, ladder_.deadline());
-  return Min(next, Min(HelloDeadline(), WishDeadline()));
+  return Min(Min(next, kept_back_.Deadline()), Min(HelloDeadline(), WishDeadline()));
 }
 
 absl::Status AgentCore::MayPublish(MonoTime now) const {
@@ -127,7 +129,25 @@ void AgentCore::On(const WorkerSpawned& event, Turn& turn) {
 
 void AgentCore::On(const WorkerExited& event, Turn& turn) {
   if (!workers_.IsOf(event.round)) return;
+  if (!event.failure) return Take(event, turn);
+  kept_back_.Keep(event, turn.now);
+  TakeKept(turn);
+}
+
+void AgentCore::On(const LastCallsChanged& event, Turn& turn) {
+  if (!workers_.IsOf(event.round)) return;
+  kept_back_.Note(event, turn.now);
+  TakeKept(turn);
+}
+
+void AgentCore::TakeKept(Turn& turn) {
+  for (Effect& effect : kept_back_.TakeEffects(turn.now)) turn.Do(std::move(effect));
+  for (const WorkerExited& exit : kept_back_.TakeFailures(turn.now)) Take(exit, turn);
+}
+
+void AgentCore::Take(const WorkerExited& event, Turn& turn) {
   workers_.NoteEnd(event.local_rank);
+  if (event.failure && event.is_its_own) turn.Do(NoteFailure{*event.failure});
   if (!HasWorkers(phase_)) {
     turn.Say(Announce::Level::kWarning, "survivor_ended",
              absl::StrCat("local rank ", event.local_rank.value(), " of ", options_.node.name,
@@ -292,6 +312,9 @@ void AgentCore::Obey(const Wait& wait, Turn& turn) {
 void AgentCore::Obey(const RunRound& run, Turn& turn) {
   const Assignment& assignment = run.assignment;
   if (phase_ != NodePhase::kJoining || assignment.round <= round()) return;
+  kept_back_.GiveUp();
+  TakeKept(turn);
+  kept_back_ = {};
   standing_.TakePlace(assignment);
   ladder_.Reset();
   stop_.BeginRound();

@@ -6,8 +6,9 @@
 //
 // The walk of one value: a Directive{RunRound} arrives as DirectiveArrived -> Effect
 // StartWorkers{Assignment} -> the shell (agent/local_round.cc) spawns through the guardian ->
-// WorkerExited comes back -> the state of the group is reported to the rendezvous (SendReport),
-// whose next directive says restart, or end.
+// WorkerExited comes back -> the state of the group is reported to the rendezvous (SendReport), a
+// failure once it is known who has brought it about (kept_back.h) -> the next directive says
+// restart, or end.
 //
 // Threads: compatible; one caller at a time (Agent calls it on its loop thread).
 #pragma once
@@ -20,6 +21,7 @@
 #include "agent/core/agent_events.h"
 #include "agent/core/agent_phase.h"
 #include "agent/core/agreed_stop.h"
+#include "agent/core/kept_back.h"
 #include "agent/core/node_ending.h"
 #include "agent/core/node_standing.h"
 #include "agent/core/server_contact.h"
@@ -66,6 +68,7 @@ class AgentCore {
   void On(const LinkChanged& event, Turn& turn);
   void On(const WorkerSpawned& event, Turn& turn);
   void On(const WorkerExited& event, Turn& turn);
+  void On(const LastCallsChanged& event, Turn& turn);
   void On(const WorkerPromised& event, Turn& turn);
   void On(const WorkerGreeted& event, Turn& turn);
   void On(const DescendantsGone&, Turn& turn);
@@ -84,6 +87,9 @@ class AgentCore {
   void Obey(const EndJob& end, Turn& turn);
   void Obey(const Refuse& refuse, Turn& turn);
 
+  // Acts on what need not wait for what ranks called last.
+  void TakeKept(Turn& turn);
+  void Take(const WorkerExited& exit, Turn& turn);
   void Enter(NodePhase phase);
   void JoinAgain(Turn& turn);
   // False: every worker has ended, so the node may stay.
@@ -124,6 +130,7 @@ class AgentCore {
   NodeStanding standing_;
   WorkerGroup workers_;
   StopLadder ladder_;
+  KeptBack kept_back_;
   AgreedStop stop_;
   NodeEnding ending_;
   std::string shown_status_;

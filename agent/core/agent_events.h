@@ -12,6 +12,7 @@
 #include "proto/base/membership.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/stop_state.h"
+#include "rendezvous/verdict/last_calls.h"
 
 namespace muster::agent {
 
@@ -45,6 +46,13 @@ struct WorkerExited {
   Round round;
   LocalRank local_rank;
   std::optional<WorkerFailure> failure;
+  bool is_its_own = false;  // a failure that no signal of ours has led to, or whose reason we know
+};
+// How far this node is with asking what the ranks of `round` called last, since one of them has
+// aborted (kept_back.h). Said anew whenever it changes.
+struct LastCallsChanged {
+  Round round;
+  verdict::LastCallsState state;
 };
 // What a worker of `round` has said of itself, all of it: whether it obeys a stop, and the furthest
 // step that it has begun (-1: none) if it has promised to begin none beyond until the stop step is
@@ -90,10 +98,10 @@ struct PairsFailed {
   std::vector<FailedPair> pairs;
 };
 struct Tick {};
-using Event =
-    std::variant<Started, PortsReserved, PortsFailed, DirectiveArrived, LinkChanged, WorkerSpawned,
-                 WorkerExited, WorkerPromised, WorkerGreeted, DescendantsGone, DescendantsNamed,
-                 SignalReceived, TimeRunsOut, GuardianLost, RoundForbidden, PairsFailed, Tick>;
+using Event = std::variant<Started, PortsReserved, PortsFailed, DirectiveArrived, LinkChanged,
+                           WorkerSpawned, WorkerExited, LastCallsChanged, WorkerPromised,
+                           WorkerGreeted, DescendantsGone, DescendantsNamed, SignalReceived,
+                           TimeRunsOut, GuardianLost, RoundForbidden, PairsFailed, Tick>;
 
 struct SendReport {
   AgentReport report;
@@ -110,6 +118,12 @@ struct SignalWorkers {
   int signal = 0;
   std::vector<LocalRank> spared;
 };
+// SignalWorkers, or TellRoundOver, follows within moments. From now on who ends has been told to,
+// and nobody is watched any more.
+struct PrepareSignal {
+  int signal = 0;  // 0: of TellRoundOver
+  std::vector<LocalRank> spared;
+};
 // SIGKILL to the process group of one live worker; `why` is for its failure.
 struct EndWorker {
   LocalRank local_rank;
@@ -119,6 +133,10 @@ struct EndWorker {
 struct TellRoundOver {
   bool is_followed = false;  // else no round follows: they end
   std::string reason;
+};
+// A worker has failed by itself, as far as is known: for the record of this node.
+struct NoteFailure {
+  WorkerFailure failure;
 };
 // Goes to every worker of the round that obeys.
 struct TellStop {
@@ -149,9 +167,9 @@ struct Finish {
   JobOutcome outcome;
   bool in_haste = false;  // after a second interrupt
 };
-using Effect = std::variant<SendReport, ReservePorts, StartWorkers, SignalWorkers, EndWorker,
-                            TellStop, TellRoundOver, SweepDescendants, AwaitDescendants,
-                            NameDescendants, ShowStatus, Announce, Finish>;
+using Effect = std::variant<SendReport, ReservePorts, StartWorkers, SignalWorkers, PrepareSignal,
+                            EndWorker, NoteFailure, TellStop, TellRoundOver, SweepDescendants,
+                            AwaitDescendants, NameDescendants, ShowStatus, Announce, Finish>;
 std::string ToString(const Effect& effect);
 
 }  // namespace muster::agent

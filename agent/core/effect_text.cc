@@ -24,6 +24,13 @@ struct EffectPrinter {
   std::string operator()(const SignalWorkers& e) const {
     return absl::StrCat("signal_workers ", SignalName(e.signal), List(" spared=", e.spared));
   }
+  std::string operator()(const PrepareSignal& e) const {
+    return absl::StrCat("prepare_signal ", e.signal == 0 ? "none" : SignalName(e.signal),
+                        List(" spared=", e.spared));
+  }
+  std::string operator()(const NoteFailure& e) const {
+    return absl::StrCat("note_failure ", muster::ToString(e.failure));
+  }
   std::string operator()(const EndWorker& e) const {
     return absl::StrCat("end_worker ", e.local_rank.value(), " why=\"", e.why, "\"");
   }

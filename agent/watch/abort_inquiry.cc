@@ -1,24 +1,26 @@
 #include "agent/watch/abort_inquiry.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "rendezvous/verdict/abort_watch.h"
 
 namespace muster::agent {
+namespace {
+
+// The core gives up so much later than this does, since what is known by then is to be in time.
+constexpr absl::Duration kCoreWaitsLonger = absl::Milliseconds(50);
+
+}  // namespace
 
 AbortInquiry::AbortInquiry(asio::io_context& loop, absl::Duration grace, LocalRanks& ranks,
-                           std::function<void(verdict::NodeWord)> tell_judge,
-                           std::function<void(const verdict::AbortReport&)> say)
-    : grace_(grace),
-      ranks_(ranks),
-      tell_judge_(std::move(tell_judge)),
-      say_(std::move(say)),
-      timer_(loop) {}
+                           Listener listener)
+    : grace_(grace), ranks_(ranks), listener_(std::move(listener)), timer_(loop) {}
 
 void AbortInquiry::StartRound() {
   question_ = {};
-  LetGo();
+  timer_.cancel();
 }
 
 void AbortInquiry::OnAborted(int rank) {
@@ -26,27 +28,10 @@ void AbortInquiry::OnAborted(int rank) {
   ArmTimer();
   if (question_.aborted.size() == 1) {
     question_.awaits_judge = !question_.said;
-    tell_judge_(verdict::RankAborted{ranks_.round().round, rank});
+    listener_.tell_judge(verdict::RankAborted{ranks_.round().round, rank});
   }
   AskRanks();
-}
-
-void AbortInquiry::BeforeSignal(std::function<void()> then) {
-  if (!question_.is_asking) return then();
-  before_signals_.push_back(std::move(then));
-}
-
-void AbortInquiry::BeforeReport(std::function<void()> then) {
-  if (!question_.is_asking && !question_.awaits_judge) return then();
-  before_reports_.push_back(std::move(then));
-}
-
-void AbortInquiry::LetGo() {
-  if (question_.is_asking) return;
-  for (auto& then : std::exchange(before_signals_, {})) then();
-  if (question_.awaits_judge) return;
-  timer_.cancel();
-  for (auto& then : std::exchange(before_reports_, {})) then();
+  TellState();
 }
 
 // Whatever happens to the workers, to the disk and to the server: nobody who waits for answers
@@ -66,7 +51,7 @@ void AbortInquiry::OnTimeOver() {
   if (!question_.aborted.empty() && question_.calls) {
     Say(verdict::CompareLastCalls(question_.aborted, ranks_.round().world_size, *question_.calls));
   }
-  LetGo();
+  TellState();
 }
 
 void AbortInquiry::AskRanks() {
@@ -84,11 +69,12 @@ void AbortInquiry::OnCalls(std::vector<verdict::RankCalls> calls) {
   question_.is_asking = false;
   question_.calls = std::move(calls);
   if (std::exchange(question_.is_asked, false)) Answer();
-  LetGo();
+  TellState();
 }
 
 void AbortInquiry::Answer() {
-  tell_judge_(verdict::NodeLastCalls{ranks_.round().round, question_.aborted, *question_.calls});
+  listener_.tell_judge(
+      verdict::NodeLastCalls{ranks_.round().round, question_.aborted, *question_.calls});
 }
 
 void AbortInquiry::OnAsked() {
@@ -96,22 +82,35 @@ void AbortInquiry::OnAsked() {
   question_.is_asked = true;
   ArmTimer();
   AskRanks();
+  TellState();
 }
 
 void AbortInquiry::OnSaid(const verdict::AbortReport& report) {
   question_.awaits_judge = false;
   Say(report);
-  LetGo();
+  TellState();
 }
 
 void AbortInquiry::Say(const verdict::AbortReport& report) {
   if (question_.said || verdict::InWords(report).empty()) return;
   question_.said = report;
-  say_(report);
+  listener_.say(report);
 }
 
-void AbortInquiry::TellWhoEnded(WorkerFailure& failure) const {
-  verdict::TellWhoEnded(question_.said.value_or(verdict::AbortReport()), failure);
+void AbortInquiry::TellState() {
+  const Question::Told now{.asks_workers = question_.is_asking,
+                           .awaits_judge = question_.awaits_judge,
+                           .has_report = question_.said.has_value()};
+  if (now == question_.told) return;
+  question_.told = now;
+  verdict::LastCallsState state{.asks_workers = now.asks_workers, .awaits_judge = now.awaits_judge};
+  if (now.asks_workers || now.awaits_judge) {
+    state.within = std::max(absl::ZeroDuration(), *question_.until - MonoNow()) + kCoreWaitsLonger;
+  } else {
+    timer_.cancel();
+  }
+  if (question_.said) state.said = *question_.said;
+  listener_.on_state(state);
 }
 
 }  // namespace muster::agent

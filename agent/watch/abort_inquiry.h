@@ -3,6 +3,8 @@
 // (rendezvous/verdict/abort_watch.h). Gloo aborts the rank that receives another size than it
 // expects, which need not be the one at fault.
 //
+// It asks, and says how far it is; what waits for it waits in the core (agent/core/kept_back.h).
+//
 // One event loop, loop thread only.
 #pragma once
 
@@ -13,7 +15,6 @@
 #include "agent/watch/local_ranks.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
-#include "proto/base/membership.h"
 #include "proto/base/mono_time.h"
 #include "rendezvous/verdict/last_calls.h"
 #include "rendezvous/verdict/watch_messages.h"
@@ -22,13 +23,17 @@ namespace muster::agent {
 
 class AbortInquiry {
  public:
-  // `tell_judge` may lead to OnAsked and OnSaid before it returns. `say` is called once a round at
-  // most, with what has words.
-  AbortInquiry(asio::io_context& loop, absl::Duration grace, LocalRanks& ranks,
-               std::function<void(verdict::NodeWord)> tell_judge,
-               std::function<void(const verdict::AbortReport&)> say);
+  struct Listener {
+    // May lead to OnAsked and OnSaid before it returns.
+    std::function<void(verdict::NodeWord)> tell_judge;
+    // Once a round at most, with what has words.
+    std::function<void(const verdict::AbortReport&)> say;
+    // How far the inquiry is, whenever that changes within a round. Nothing is asked or awaited for
+    // longer than a second, with the usual grace (verdict::TimesForLastCalls).
+    std::function<void(const verdict::LastCallsState&)> on_state;
+  };
+  AbortInquiry(asio::io_context& loop, absl::Duration grace, LocalRanks& ranks, Listener listener);
 
-  // Whoever waits waits for nothing more.
   void StartRound();
   // It has ended by SIGABRT, of its own accord: PyTorch of the others, on all nodes, is asked what
   // they called last, which they forget as they end.
@@ -36,16 +41,6 @@ class AbortInquiry {
   // The judge asks what the ranks here called last, and says what those of all nodes did.
   void OnAsked();
   void OnSaid(const verdict::AbortReport& report);
-
-  // Calls `then`, at once or, while the workers here are asked, after it; in order. After a second
-  // at most, with the usual grace (verdict::TimesForLastCalls).
-  void BeforeSignal(std::function<void()> then);
-  // The same, and where a worker here has aborted after it has been said what those of all nodes
-  // called.
-  void BeforeReport(std::function<void()> then);
-  // Adds to the failure of a worker of this node what is known of whose call has ended it
-  // (verdict::TellWhoEnded). To be asked when BeforeReport lets go.
-  void TellWhoEnded(WorkerFailure& failure) const;
 
  private:
   // What is asked once a round.
@@ -57,6 +52,13 @@ class AbortInquiry {
     bool is_asked = false;      // by the judge, for `calls`
     bool awaits_judge = false;  // what those of all nodes called
     std::optional<verdict::AbortReport> said;
+    // As the listener knows it.
+    struct Told {
+      bool asks_workers = false;
+      bool awaits_judge = false;
+      bool has_report = false;
+      friend bool operator==(const Told&, const Told&) = default;
+    } told;
   };
 
   void ArmTimer();
@@ -65,17 +67,13 @@ class AbortInquiry {
   void OnCalls(std::vector<verdict::RankCalls> calls);
   void Answer();
   void Say(const verdict::AbortReport& report);
-  // What has waited, and need not any more.
-  void LetGo();
+  void TellState();
 
   const absl::Duration grace_;
   LocalRanks& ranks_;
-  const std::function<void(verdict::NodeWord)> tell_judge_;
-  const std::function<void(const verdict::AbortReport&)> say_;
+  const Listener listener_;
   asio::steady_timer timer_;
   Question question_;
-  std::vector<std::function<void()>> before_signals_;
-  std::vector<std::function<void()>> before_reports_;
 };
 
 }  // namespace muster::agent

@@ -35,9 +35,14 @@ HangWatch::HangWatch(asio::io_context& loop, HangWatchOptions options,
              [this](bool is_over, const std::string& text) {
                if (is_watching_) reporter_.SayQuiet(is_over, text);
              }),
-      aborts_(
-          loop, options_.grace, ranks_, [this](verdict::NodeWord word) { Tell(std::move(word)); },
-          [this](const verdict::AbortReport& report) { reporter_.SayAborts(report); }),
+      aborts_(loop, options_.grace, ranks_,
+              {.tell_judge = [this](verdict::NodeWord word) { Tell(std::move(word)); },
+               .say = [this](const verdict::AbortReport& report) { reporter_.SayAborts(report); },
+               .on_state =
+                   [this](const verdict::LastCallsState& state) {
+                     if (options_.on_last_calls)
+                       options_.on_last_calls(ranks_.round().round, state);
+                   }}),
       judge_(options_.grace, [this](const verdict::WatchOrder& order) { OnOrder(order); }) {}
 
 void HangWatch::StartRound(WatchedRound round) {

@@ -48,8 +48,6 @@ class HangWatch {
   void OnEnded(int local_rank, bool is_well);
   // It has ended by SIGABRT, of its own accord (abort_inquiry.h).
   void OnAborted(int local_rank);
-  // What waits for the answers to what ranks called last.
-  AbortInquiry& aborts() { return aborts_; }
   // The workers are being stopped: from now on their silence means nothing.
   void OnStopping();
   // A closer look at the workers of this node, of one rank or of all, for people who ask: as at a

@@ -3,10 +3,13 @@
 // Pure values.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "absl/time/time.h"
 #include "agent/watch/hang_reporter.h"
+#include "proto/base/ids.h"
+#include "rendezvous/verdict/last_calls.h"
 
 namespace muster::agent {
 
@@ -20,6 +23,8 @@ struct HangWatchOptions {
   std::string node;
   std::string report_directory;
   OnWatchSaid on_said;  // see HangReporter
+  // What waits for the answers to what ranks called last (abort_inquiry.h).
+  std::function<void(Round, const verdict::LastCallsState&)> on_last_calls;
 };
 
 }  // namespace muster::agent

@@ -48,8 +48,7 @@ void WorkerExits::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) 
                         .start_failed = true,
                         .message = std::string(status.message()),
                         .unix_millis = absl::ToUnixMillis(absl::Now())};
-  parts_.on_failure(failure);
-  parts_.on_exit({worker->round, worker->local_rank, std::move(failure)});
+  parts_.on_exit({worker->round, worker->local_rank, std::move(failure), /*is_its_own=*/true});
 }
 
 void WorkerExits::OnExited(const WorkerExit& exit) {
@@ -142,18 +141,13 @@ void WorkerExits::TellFailure(const RunningWorker& worker, WorkerFailure failure
                  absl::StrCat("cannot read what rank ", ToString(failure.rank), " wrote below ",
                               parts_.options.run_directory, ": its file system does not answer"));
     }
-    parts_.hang_watch.aborts().BeforeReport(
-        [this, is_its_own, round, seen, failure = std::move(failure)]() mutable {
-          parts_.hang_watch.aborts().TellWhoEnded(failure);
-          if (is_its_own) parts_.on_failure(failure);
-          auto tell = [this, round, seen, failure = std::move(failure)]() mutable {
-            failure.age = MonoNow() - seen;
-            const LocalRank local_rank = failure.local_rank;
-            parts_.on_exit({round, local_rank, std::move(failure)});
-          };
-          if (!is_its_own || !IsFollowed()) return tell();
-          parts_.followers.AwaitLook(std::move(tell));
-        });
+    auto tell = [this, is_its_own, round, seen, failure = std::move(failure)]() mutable {
+      failure.age = MonoNow() - seen;
+      const LocalRank local_rank = failure.local_rank;
+      parts_.on_exit({round, local_rank, std::move(failure), is_its_own});
+    };
+    if (!is_its_own || !IsFollowed()) return tell();
+    parts_.followers.AwaitLook(std::move(tell));
   };
   parts_.pump.TakeLastWords(worker.local_rank, kLastWordsTime, std::move(finish));
 }

@@ -1,7 +1,7 @@
-// What becomes of a worker's exit. That of one that has failed is told with all that this node
-// knows of the reason, once its last words have been read and the watch has asked what the others
-// called. That of one that has succeeded is told at once, unless people follow its log files: they
-// see the end of those before.
+// What becomes of a worker's exit. That of one that has failed is told with what this node knows of
+// the reason, once its last words have been read; if it has aborted, the watch asks at once what
+// the ranks called last. That of one that has succeeded is told at once, unless people follow its
+// log files: they see the end of those before.
 //
 // One event loop, loop thread only.
 #pragma once
@@ -33,8 +33,7 @@ class WorkerExits {
     LogPump& pump;
     HangWatch& hang_watch;
     LogFollowers& followers;
-    std::function<void(const WorkerFailure&)> on_failure;  // of the worker's own accord
-    std::function<void(WorkerExited)> on_exit;             // for the core
+    std::function<void(WorkerExited)> on_exit;  // for the core
   };
   explicit WorkerExits(Parts parts);
 

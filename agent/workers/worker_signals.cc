@@ -19,20 +19,21 @@ WorkerSignals::WorkerSignals(asio::io_context& loop, WorkerRoster& roster, Guard
                              bool may_reach_workers)
     : roster_(roster), guardian_(guardian), may_reach_workers_(may_reach_workers), timer_(loop) {}
 
-void WorkerSignals::SetReceived(int signal) {
-  if (may_reach_workers_) received_ = signal;
+void WorkerSignals::NoteReceived(int signal) {
+  if (may_reach_workers_) received_.insert(signal);
 }
 
-std::function<void()> WorkerSignals::Prepare(const SignalWorkers& effect) {
+void WorkerSignals::Prepare(const PrepareSignal& effect) {
+  roster_.NoteSignal(effect.signal, effect.spared);
+}
+
+void WorkerSignals::Send(const SignalWorkers& effect) {
   roster_.NoteSignal(effect.signal, effect.spared);
   // Another node's word that the job ends may come before the signal that ended it there.
   const bool may_come = may_reach_workers_ && effect.signal == SIGTERM;
-  const bool may_have_it = may_come || effect.signal == received_;
-  return [this, effect, may_have_it, round = roster_.assignment().round] {
-    if (round != roster_.assignment().round) return;  // they have ended meanwhile, and others run
-    if (may_have_it) return SendUnlessTheyHaveIt(effect);
-    Send(effect);
-  };
+  const bool may_have_it = received_.erase(effect.signal) > 0 || may_come;
+  if (may_have_it) return SendUnlessTheyHaveIt(effect);
+  SendNow(effect);
 }
 
 // The guardian takes no signals, so one that was meant for all of us waits in it. It may come a
@@ -44,12 +45,12 @@ void WorkerSignals::SendUnlessTheyHaveIt(const SignalWorkers& effect) {
   timer_.async_wait([this](const asio::error_code& error) {
     if (error) return;
     for (const SignalWorkers& spread : std::exchange(spreading_, {})) {
-      if (!HasPendingSignal(guardian_.pid(), spread.signal)) Send(spread);
+      if (!HasPendingSignal(guardian_.pid(), spread.signal)) SendNow(spread);
     }
   });
 }
 
-void WorkerSignals::Send(const SignalWorkers& effect) {
+void WorkerSignals::SendNow(const SignalWorkers& effect) {
   const int signal = effect.signal;
   for (const auto& [id, worker] : roster_.workers()) {
     if (absl::c_linear_search(effect.spared, worker.local_rank)) continue;

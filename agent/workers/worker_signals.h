@@ -6,10 +6,10 @@
 // One event loop, loop thread only.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "agent/core/agent_events.h"
 #include "agent/guardian/guardian.h"
 #include "agent/workers/worker_roster.h"
@@ -25,23 +25,24 @@ class WorkerSignals {
   WorkerSignals(asio::io_context& loop, WorkerRoster& roster, GuardianClient& guardian,
                 bool may_reach_workers);
 
-  // What we got, while what it leads to is performed; 0: that has been performed.
-  void SetReceived(int signal);
-  // The signal is ours from now on; the result sends it, unless another round has begun by then.
-  std::function<void()> Prepare(const SignalWorkers& effect);
+  // What we got, and the workers will get from us unless they have it.
+  void NoteReceived(int signal);
+  // The signal is ours from now on, and is sent later.
+  void Prepare(const PrepareSignal& effect);
+  void Send(const SignalWorkers& effect);
   // Their terminals may have another size.
   void TellWindowSize();
   // SIGKILL to the group of one worker; `why` is for its failure. Null: there is none.
   void End(RunningWorker* worker, const std::string& why);
 
  private:
-  void Send(const SignalWorkers& effect);
+  void SendNow(const SignalWorkers& effect);
   void SendUnlessTheyHaveIt(const SignalWorkers& effect);
 
   WorkerRoster& roster_;
   GuardianClient& guardian_;
   const bool may_reach_workers_;
-  int received_ = 0;
+  absl::btree_set<int> received_;         // and not sent to the workers since
   std::vector<SignalWorkers> spreading_;  // in the order of their coming, until the timer
   asio::steady_timer timer_;
 };

@@ -53,6 +53,14 @@ struct AbortReport {
   std::vector<int> unknown;  // no call of theirs is known; sorted
 };
 
+// How far a node is with asking what ranks called last.
+struct LastCallsState {
+  bool asks_workers = false;  // its own: none of them is signalled before they have answered
+  bool awaits_judge = false;  // what those of all nodes called: no failure is told before that
+  absl::Duration within;      // for so long at most, from now on
+  AbortReport said;           // what is known of all, as far as it has words
+};
+
 // Compares ranks 0 to `world_size` - 1; `ranks` has each of them once at most. Of several
 // differences that of the most ranks is taken, and in its group the first.
 AbortReport CompareLastCalls(std::vector<int> aborted, int world_size,

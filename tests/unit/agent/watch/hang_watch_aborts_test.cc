@@ -1,4 +1,5 @@
-// What the hang watch of a node does where a rank has aborted.
+// How the hang watch of a node takes part where a rank has aborted (abort_inquiry_test.cc has the
+// rest).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,6 @@ namespace {
 
 using ::testing::_;
 using ::testing::Each;
-using ::testing::ElementsAre;
 using testing::FakeTorchServer;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -34,9 +34,6 @@ constexpr Round kRound(3);
 // Ranks 4 and 5 are of this node.
 class HangWatchAborts : public ::testing::Test {
  protected:
-  // With `grace` nobody waits for longer than a thirtieth of it.
-  explicit HangWatchAborts(absl::Duration grace = 30 * kLongEnough) : grace_(grace) {}
-
   void Start(int num_nodes) {
     watch_.StartRound({.round = kRound,
                        .num_nodes = num_nodes,
@@ -61,6 +58,9 @@ class HangWatchAborts : public ::testing::Test {
     }
     return out;
   }
+  bool IsOver() const {
+    return !states_.empty() && !states_.back().asks_workers && !states_.back().awaits_judge;
+  }
   std::string Report() const { return testing::ReadFile(directory_.File("abort_0_1.json")); }
   static verdict::SayAborts Said() {
     verdict::SayAborts say{.round = kRound};
@@ -69,47 +69,27 @@ class HangWatchAborts : public ::testing::Test {
     return say;
   }
 
-  const absl::Duration grace_;
   testing::TemporaryDirectory directory_;
   asio::io_context loop_;
   std::vector<verdict::NodeWord> words_;
+  std::vector<verdict::LastCallsState> states_;
   HangWatch watch_{loop_,
-                   {.grace = grace_, .report_directory = directory_.path()},
+                   {.grace = 30 * kLongEnough,
+                    .report_directory = directory_.path(),
+                    .on_last_calls =
+                        [this](Round round, const verdict::LastCallsState& state) {
+                          EXPECT_EQ(round, kRound);
+                          states_.push_back(state);
+                        }},
                    [](int, const std::string&) {},
                    [this](verdict::NodeWord word) { words_.push_back(std::move(word)); }};
-  bool is_signalled_ = false;
-  bool is_reported_ = false;
 };
-
-TEST_F(HangWatchAborts, ElsewhereHaveTheWorkersAskedBeforeTheyAreSignalled) {
-  FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8), /*is_held=*/true);
-  Start(2);
-  watch_.OnOrder(verdict::AskLastCalls{kRound});
-  watch_.OnStopping();
-  watch_.aborts().BeforeSignal([this] { is_signalled_ = true; });
-  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
-  EXPECT_FALSE(is_signalled_);
-  EXPECT_FALSE(is_reported_);
-  server.Release();
-  ASSERT_TRUE(RunUntil([this] { return is_signalled_ && is_reported_; }));
-  const auto answers = Words<verdict::NodeLastCalls>();
-  ASSERT_THAT(answers, SizeIs(1));
-  EXPECT_EQ(answers[0].round, kRound);
-  EXPECT_THAT(answers[0].aborted, IsEmpty());
-  ASSERT_THAT(answers[0].ranks, SizeIs(1));
-  EXPECT_EQ(answers[0].ranks[0].rank, 5);
-}
 
 TEST_F(HangWatchAborts, CostNothingWhereNobodyServes) {
   Start(2);
   watch_.OnAborted(0);
   EXPECT_THAT(Words<verdict::RankAborted>(), IsEmpty());
-  watch_.OnOrder(verdict::AskLastCalls{kRound});
-  ASSERT_THAT(Words<verdict::NodeLastCalls>(), SizeIs(1));
-  watch_.aborts().BeforeSignal([this] { is_signalled_ = true; });
-  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
-  EXPECT_TRUE(is_signalled_);
-  EXPECT_TRUE(is_reported_);
+  EXPECT_THAT(states_, IsEmpty());
 }
 
 // Whom the server has not heard it asks nothing.
@@ -119,77 +99,20 @@ TEST_F(HangWatchAborts, FindANodeThatHasSaidAtOnceThatItTakesPart) {
   EXPECT_EQ(Words<verdict::NodeSummary>()[0].round, kRound);
 }
 
-TEST_F(HangWatchAborts, AreToldAtOnceAndReportedOnceTheServerHasSaidWhatAllCalled) {
+TEST_F(HangWatchAborts, AreAskedAboutAndSaidAlsoWhileTheWorkersAreBeingStopped) {
   FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
   Start(2);
   watch_.OnAborted(0);
-  ASSERT_THAT(Words<verdict::RankAborted>(), SizeIs(1));
-  EXPECT_EQ(Words<verdict::RankAborted>()[0].rank, 4);
-  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
+  watch_.OnStopping();
+  EXPECT_THAT(Words<verdict::RankAborted>(), SizeIs(1));
   watch_.OnOrder(verdict::AskLastCalls{kRound});
   ASSERT_TRUE(RunUntil([this] { return !Words<verdict::NodeLastCalls>().empty(); }));
-  EXPECT_THAT(Words<verdict::NodeLastCalls>()[0].aborted, ElementsAre(4));
+  EXPECT_FALSE(IsOver());
   watch_.OnOrder(Said());
-  EXPECT_TRUE(is_reported_);
+  EXPECT_TRUE(IsOver());
   watch_.OnOrder(Said());
   EXPECT_TRUE(RunUntil([this] { return !Report().empty(); }));
   EXPECT_FALSE(testing::FileExists(directory_.File("abort_0_2.json"))) << "once";
-}
-
-// Where somebody waits for nothing: for long enough that a server which is there has answered.
-class HangWatchAbortsInTime : public HangWatchAborts {
- protected:
-  HangWatchAbortsInTime() : HangWatchAborts(30 * absl::Seconds(5)) {}
-};
-
-TEST_F(HangWatchAbortsInTime, AreReportedWithWhatIsKnownHereWhereTheServerSaysNothing) {
-  FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
-  Start(2);
-  watch_.OnAborted(0);
-  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
-  ASSERT_TRUE(RunUntil([this] { return is_reported_; }));
-  ASSERT_TRUE(RunUntil([this] { return !Report().empty(); }));
-  EXPECT_THAT(Report(), HasSubstr("Last calls: rank 5 called all_reduce #6"));
-}
-
-TEST_F(HangWatchAbortsInTime, HoldNothingUpWhereAWorkerAnswersNothing) {
-  FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8), /*is_held=*/true);
-  Start(2);
-  watch_.OnAborted(0);
-  watch_.aborts().BeforeSignal([this] { is_signalled_ = true; });
-  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
-  ASSERT_TRUE(RunUntil([this] { return is_signalled_ && is_reported_; }));
-  EXPECT_THAT(Report(), IsEmpty()) << "no call is known";
-}
-
-// The time of all is that of the first: a rank that aborts behind it does not wait for a server
-// that has had its time.
-TEST_F(HangWatchAbortsInTime, OfALaterRankAreWaitedForNoLonger) {
-  FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
-  Start(2);
-  watch_.OnAborted(0);
-  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
-  ASSERT_TRUE(RunUntil([this] { return is_reported_; }));
-  is_reported_ = false;
-  watch_.OnAborted(1);
-  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
-  EXPECT_TRUE(is_reported_);
-}
-
-// The server also hears of a rank that aborts after it has asked, and the failure waits.
-TEST_F(HangWatchAborts, AfterTheServerHasAskedAreReportedOnceItHasSaidWhatAllCalled) {
-  FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
-  Start(2);
-  watch_.OnOrder(verdict::AskLastCalls{kRound});
-  ASSERT_TRUE(RunUntil([this] { return !Words<verdict::NodeLastCalls>().empty(); }));
-  watch_.OnAborted(0);
-  EXPECT_THAT(Words<verdict::RankAborted>(), SizeIs(1));
-  watch_.aborts().BeforeSignal([this] { is_signalled_ = true; });
-  EXPECT_TRUE(is_signalled_);
-  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
-  EXPECT_FALSE(is_reported_);
-  watch_.OnOrder(Said());
-  EXPECT_TRUE(is_reported_);
 }
 
 TEST_F(HangWatchAborts, OnOneNodeAreSaidByIt) {
@@ -197,24 +120,11 @@ TEST_F(HangWatchAborts, OnOneNodeAreSaidByIt) {
   Start(1);
   watch_.OnAborted(0);
   watch_.OnAborted(1);
-  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
-  ASSERT_TRUE(RunUntil([this] { return is_reported_; }));
+  ASSERT_TRUE(RunUntil([this] { return IsOver(); }));
   // The server is told how far the ranks are, and asked nothing.
   EXPECT_THAT(words_, Each(VariantWith<verdict::NodeSummary>(_)));
   ASSERT_TRUE(RunUntil([this] { return !Report().empty(); }));
   EXPECT_THAT(Report(), HasSubstr("ranks 4 and 5 have aborted"));
-}
-
-TEST_F(HangWatchAborts, OfTheRoundBeforeHoldNothingUp) {
-  FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8), /*is_held=*/true);
-  Start(2);
-  watch_.OnAborted(0);
-  watch_.aborts().BeforeReport([this] { is_reported_ = true; });
-  EXPECT_FALSE(is_reported_);
-  Start(2);
-  EXPECT_TRUE(is_reported_);
-  watch_.aborts().BeforeSignal([this] { is_signalled_ = true; });
-  EXPECT_TRUE(is_signalled_);
 }
 
 }  // namespace

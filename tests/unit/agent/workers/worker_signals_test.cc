@@ -72,43 +72,34 @@ class Signals : public ::testing::Test {
 
 TEST_F(Signals, GoToAllButTheSparedAndAreNotedAsOursBeforeTheyAreSent) {
   WorkerSignals signals = Make(false);
-  const auto send = signals.Prepare({.signal = SIGTERM, .spared = {LocalRank(0)}});
+  signals.Prepare({.signal = SIGTERM, .spared = {LocalRank(0)}});
   EXPECT_THAT(roster_.FindByLocalRank(LocalRank(1))->signals, ElementsAre(SIGTERM));
   EXPECT_THAT(roster_.FindByLocalRank(LocalRank(0))->signals, IsEmpty());
-  send();
+  signals.Send({.signal = SIGTERM, .spared = {LocalRank(0)}});
   EXPECT_TRUE(HaveEnded(1));
   // Whoever gets this one had not got the other.
-  signals.Prepare({.signal = SIGUSR1})();
+  signals.Send({.signal = SIGUSR1});
   EXPECT_TRUE(HaveEnded(2));
   EXPECT_THAT(ended_, ElementsAre(Pair(0, SIGUSR1), Pair(1, SIGTERM)));
-}
-
-TEST_F(Signals, AreNotSentToTheWorkersOfAnotherRound) {
-  WorkerSignals signals = Make(false);
-  const auto send = signals.Prepare({.signal = SIGTERM});
-  roster_.StartRound({.round = Round(1)}, {LocalRank(0), LocalRank(1)});
-  send();
-  signals.Prepare({.signal = SIGUSR1})();
-  EXPECT_TRUE(HaveEnded(2));
-  EXPECT_THAT(ended_, ElementsAre(Pair(0, SIGUSR1), Pair(1, SIGUSR1)));
 }
 
 TEST_F(Signals, ThatWereSentToEveryProcessAreNotSentAgain) {
   WorkerSignals signals = Make(true);
   ASSERT_EQ(::kill(guardian_->pid(), SIGUSR2), 0);
-  signals.SetReceived(SIGUSR2);
-  signals.Prepare({.signal = SIGUSR2})();
-  signals.SetReceived(0);
+  signals.NoteReceived(SIGUSR2);
+  // Another comes before the first is passed on.
+  signals.NoteReceived(SIGINT);
+  signals.Send({.signal = SIGUSR2});
   // Both wait for the same moment, in their order.
-  signals.Prepare({.signal = SIGTERM})();
+  signals.Send({.signal = SIGTERM});
   EXPECT_TRUE(HaveEnded(2));
   EXPECT_THAT(ended_, ElementsAre(Pair(0, SIGTERM), Pair(1, SIGTERM)));
 }
 
 TEST_F(Signals, ThatCameToUsAloneArePassedOn) {
   WorkerSignals signals = Make(true);
-  signals.SetReceived(SIGUSR2);
-  signals.Prepare({.signal = SIGUSR2})();
+  signals.NoteReceived(SIGUSR2);
+  signals.Send({.signal = SIGUSR2});
   EXPECT_TRUE(HaveEnded(2));
   EXPECT_THAT(ended_, ElementsAre(Pair(0, SIGUSR2), Pair(1, SIGUSR2)));
 }
