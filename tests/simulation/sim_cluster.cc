@@ -48,6 +48,9 @@ void SimCoverage::Add(const SimCoverage& other) {
   kept += other.kept;
   parked_deaths += other.parked_deaths;
   survivors_ended += other.survivors_ended;
+  inquiries += other.inquiries;
+  signals_kept += other.signals_kept;
+  failures_kept += other.failures_kept;
   rounds_checked += other.rounds_checked;
   rounds_parted += other.rounds_parted;
   jobs_parted += other.jobs_parted;
@@ -135,6 +138,8 @@ void SimCluster::StepAgent(Incarnation id, agent::Event event) {
     node.held_events.push_back(std::move(event));
     return;
   }
+  const auto* const changed = std::get_if<agent::LastCallsChanged>(&event);
+  if (changed != nullptr) NoteHeardInquiry(node, *changed);
   for (const agent::Effect& effect : node.core->Step(event, NowOf(node))) {
     Trace(node.name, agent::ToString(effect));
     Perform(node, effect);
@@ -147,6 +152,8 @@ void SimCluster::StepAgent(Incarnation id, agent::Event event) {
   if (std::string broken = node.core->CheckInvariants(); !broken.empty()) {
     Fail(absl::StrCat(node.name, ": ", broken));
   }
+  const auto* const exited = std::get_if<agent::WorkerExited>(&event);
+  if (exited != nullptr) CheckFailureIsTaken(node, *exited);
   ArmAgent(node);
 }
 
@@ -180,6 +187,8 @@ void SimCluster::Perform(Node& node, const agent::Effect& effect) {
     }
     schedule_.After(absl::ZeroDuration(), [this, id, ports] { StepAgent(id, ports); });
   } else if (const auto* start = std::get_if<agent::StartWorkers>(&effect)) {
+    node.heard_inquiry = {};
+    node.signals_kept = 0;
     if (CheckPairs(node, start->assignment).empty()) {
       StartWorkers(node, start->assignment, start->kept);
     } else {
@@ -187,6 +196,8 @@ void SimCluster::Perform(Node& node, const agent::Effect& effect) {
     }
   } else if (const auto* signal = std::get_if<agent::SignalWorkers>(&effect)) {
     SignalWorkers(node, *signal);
+  } else if (std::holds_alternative<agent::PrepareSignal>(effect)) {
+    PrepareSignal(node);
   } else if (const auto* end = std::get_if<agent::EndWorker>(&effect)) {
     ScheduleExit(node, end->local_rank, absl::ZeroDuration(), WorkerFailure{.signal = SIGKILL});
   } else if (const auto* over = std::get_if<agent::TellRoundOver>(&effect)) {

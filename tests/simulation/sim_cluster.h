@@ -37,6 +37,9 @@
 //        been drained is in no later round.
 //   C13: who is kept over into a round was told that its own is over, and has let go of it.
 //   C14: a node is lost only if it was silent for its lease, or its agent has died.
+//   C15: while workers are asked what they called last, none is signalled but by SIGKILL, or told
+//   that its
+//        round is over; and neither that nor a failure waits for longer than the inquiry may take.
 //   L1: within the longest hold-back and two leases after the faults a job whose work does not end
 //   runs a
 //       round of all its healthy nodes, up to MAX (tests/simulation/sim_liveness.cc).
@@ -45,6 +48,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -105,6 +109,9 @@ struct SimCoverage {
   int kept = 0;              // workers that went on in another round
   int parked_deaths = 0;     // ended while they awaited one
   int survivors_ended = 0;   // told that none follows
+  int inquiries = 0;         // word that one has begun, or goes on
+  int signals_kept = 0;      // for workers that were asked
+  int failures_kept = 0;     // for the same, or for what other nodes' workers called
   int rounds_checked = 0;    // every pair of a required network reached each other
   int rounds_parted = 0;     // some did not
   int jobs_parted = 0;       // ended, since too few nodes were left
@@ -154,6 +161,19 @@ class SimCluster {
     std::set<std::string> refusals;         // that have reached it
     std::optional<StopRound> job_failed;    // it was told that its job ends, and not yet how
   };
+  // Into what the ranks of a round called last.
+  struct Inquiry {
+    RoundId round;
+    MonoTime ends;
+    bool asks_workers = false;
+    bool awaits_judge = false;
+  };
+  // As an agent knows it, by its clock.
+  struct HeardInquiry {
+    MonoTime until = MonoTime::InfiniteFuture();
+    bool asks_workers = false;
+    bool awaits_judge = false;
+  };
   struct Node {
     Incarnation incarnation;
     int job = 0;
@@ -186,6 +206,9 @@ class SimCluster {
     std::vector<JobOutcome> told;              // every EndJob that has reached it
     std::optional<JobOutcome> finished;        // as it ended
     NodeCauses causes;
+    Inquiry inquiry;             // the last one
+    HeardInquiry heard_inquiry;  // of the present round
+    int signals_kept = 0;        // that are to follow
   };
   // What the end of a job may follow from.
   struct JobCauses {
@@ -271,6 +294,16 @@ class SimCluster {
   void Checkpoint(Incarnation id, const Assignment& of);
   uint64_t SendStoreRequest(Node& node, StoreOperation operation, const std::string& expected);
   void OnStoreReply(Incarnation to, const StoreReply& reply);
+
+  // --- sim_inquiries.cc: what ranks called last, where a worker of `node` has aborted
+  void BeginInquiries(const Node& node);
+  void Inquire(Incarnation id, RoundId round, absl::Duration limit, bool awaits_judge);
+  void TellInquiry(Incarnation id, RoundId round);
+  void NoteHeardInquiry(Node& node, const agent::LastCallsChanged& event);
+  void CheckAtEndOfInquiry(const Node& node, std::function<std::string(Node&)> why_late);
+  void PrepareSignal(Node& node);
+  void CheckMaySignal(Node& node);
+  void CheckFailureIsTaken(const Node& node, const agent::WorkerExited& event);
 
   // --- sim_split.cc: a network that is required
   bool IsBroken(int job, const std::string& a, const std::string& b) const;

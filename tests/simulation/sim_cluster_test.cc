@@ -43,6 +43,9 @@ TEST(SimCluster, KeepsItsInvariantsAndComesToAnEndInEverySeed) {
   EXPECT_GT(coverage.kept, 0);
   EXPECT_GT(coverage.parked_deaths, 0);
   EXPECT_GT(coverage.survivors_ended, 0);
+  EXPECT_GT(coverage.inquiries, 0);
+  EXPECT_GT(coverage.signals_kept, 0);
+  EXPECT_GT(coverage.failures_kept, 0);
   EXPECT_GT(coverage.rounds_checked, 0);
   EXPECT_GT(coverage.rounds_parted, 0);
   EXPECT_GT(coverage.jobs_parted, 0);

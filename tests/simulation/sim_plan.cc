@@ -51,16 +51,17 @@ constexpr SimFamily kFamilies[] = {
     {"deaths_in_stops", &SimPlan::deaths_in_stops},
     {"broken_pairs", &SimPlan::broken_pairs},
     {"lost_writes", &SimPlan::lost_writes},
+    {"inquiries", &SimPlan::inquiries},
 };
 
-// The most of each, in the order of kFamilies; the last three are drawn by themselves.
+// The most of each, in the order of kFamilies; the last four are drawn by themselves.
 constexpr double kMost[] = {
     0.2,      0.3,       0.2,       1.0 / 30, 1.0 / 120, 1.0 / 60,  1.0 / 10, 1.0 / 300,
     1.0 / 60, 1.0 / 90,  1.0 / 90,  1.0 / 10, 1.0 / 300, 1.0 / 3,   1.0 / 30, 1.0 / 40,
     1.0 / 60, 1.0 / 30,  1.0 / 30,  0.3,      0.7,       1.0 / 200, 1.0 / 60, 1.0 / 30,
     0.05,     0.2,       0.3,       0.02,     0.3,       0.01,      0.5,      0.3,
     1.0,      1.0 / 200, 1.0 / 400, 0.5,      1.0,       0.3};
-static_assert(std::size(kMost) + 3 == std::size(kFamilies));
+static_assert(std::size(kMost) + 4 == std::size(kFamilies));
 
 ScaleUp DrawScaleUp(SimRandom& random) {
   const double kind = random.Unit();
@@ -139,6 +140,11 @@ SimPlan DrawPlan(SimRandom& random) {
     plan.deaths_in_stops = random.Unit();
   }
   if (plan.is_durable && random.Chance(0.1)) plan.lost_writes = random.Unit();
+  // What they are about must happen.
+  if (random.Chance(0.2)) {
+    plan.inquiries = random.Unit();
+    plan.worker_failures = std::max(plan.worker_failures, 0.2);
+  }
   return plan;
 }
 

@@ -75,6 +75,7 @@ struct SimPlan {
   double port_failures = 0;
   // Per worker and round.
   double worker_failures = 0;
+  double inquiries = 0;         // of one failure: all ranks are asked what they called last
   double stubborn_workers = 0;  // ignore every signal but SIGKILL
   double unkillable_workers = 0;
   double liars = 0;  // say of themselves what comes to their minds

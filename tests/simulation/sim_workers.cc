@@ -122,6 +122,7 @@ void SimCluster::Promise(Incarnation id, RoundId round, int local_rank,
 
 // What it was doing with the others fails, and it lets go; or it is stuck for good.
 void SimCluster::TellRoundOver(Node& node, bool is_followed) {
+  CheckMaySignal(node);
   CheckDisturbs(node);
   for (Worker& worker : node.workers) {
     if (!worker.alive) continue;
@@ -147,6 +148,7 @@ void SimCluster::EndLeftovers(Node& node) {
 }
 
 void SimCluster::SignalWorkers(Node& node, const agent::SignalWorkers& effect) {
+  if (effect.signal != SIGKILL) CheckMaySignal(node);
   if (effect.signal == SIGUSR1) return;  // they handle it, and go on
   for (const Worker& worker : node.workers) {
     const auto& spared = effect.spared;
@@ -192,6 +194,8 @@ void SimCluster::ScheduleExit(Node& node, LocalRank local_rank, absl::Duration d
     Trace(owner.name, absl::StrCat("worker ", local_rank.value(), " ends"));
     coverage_.parked_deaths += worker.awaits_round;
     NoteExit(owner, failure);
+    const bool may_have_aborted = plan_.inquiries > 0 && failure && failure->signal == 0;
+    if (may_have_aborted && random_.Chance(plan_.inquiries)) BeginInquiries(owner);
     StepAgent(id, agent::WorkerExited{round, local_rank, failure});
   });
 }
