@@ -105,21 +105,14 @@ class Reading {
                                line == 0 ? key : absl::StrCat("line ", line, ": ", key)});
   }
 
-  // `block` is "" for the top level.
-  static absl::Status UnknownKey(const std::string& block, const std::string& key, int line) {
-    const bool is_in_block = !block.empty();
-    return Wrong(line,
-                 absl::StrCat("unknown key '", key, "'", is_in_block ? " in " : "", block,
-                              KeyHint(AccelerateKeys(), is_in_block ? block + "." : "", key)));
-  }
-
   absl::Status CheckKeys() const {
     for (const auto& [key, value] : config_.values) {
-      if (FindKey(AccelerateKeys(), "", key) == nullptr) return UnknownKey("", key, value.line);
+      if (FindKey(AccelerateKeys(), "", key) != nullptr) continue;
+      return Wrong(value.line, UnknownKey(AccelerateKeys(), "", key));
     }
     for (const auto& [key, block] : config_.blocks) {
       const ConfigKey* const row = FindKey(AccelerateKeys(), "", key);
-      if (row == nullptr) return UnknownKey("", key, LineOfBlock(key));
+      if (row == nullptr) return Wrong(LineOfBlock(key), UnknownKey(AccelerateKeys(), "", key));
       if (row->launch.use == Use::kRefused && !block.empty()) {
         return Wrong(LineOfBlock(key), absl::StrCat(key, " ", row->launch.word));
       }
@@ -223,22 +216,22 @@ class Reading {
 
   // The variables of a block's keys, given or not.
   absl::Status SetBlock(const std::string& name) {
-    for (const ConfigKey& row : AccelerateKeys()) {
-      const bool is_in_block = absl::StartsWith(row.path, name + ".");
-      if (is_in_block && row.launch.otherwise != nullptr)
-        Set(row.launch.word, row.launch.otherwise);
+    const std::string prefix = name + ".";
+    for (const auto& [path, type, training, launch] : AccelerateKeys()) {
+      const bool is_set = launch.otherwise != nullptr && absl::StartsWith(path, prefix);
+      if (is_set) Set(launch.word, launch.otherwise);
     }
     for (const auto& [key, value] : blocks_[name]) {
-      const ConfigKey* const row = FindKey(AccelerateKeys(), name + ".", AccelerateKey(name, key));
-      if (row == nullptr) return UnknownKey(name, key, value.line);
+      const ConfigKey* const row = FindKey(AccelerateKeys(), prefix, AccelerateKey(name, key));
+      if (row == nullptr) return Wrong(value.line, UnknownKey(AccelerateKeys(), prefix, key));
       const LaunchUse& launch = row->launch;
+      const bool is_left_out = value.is_none() && launch.otherwise == nullptr;
       if (launch.use == Use::kIgnored) {
         launch_.notes.push_back(absl::StrCat("line ", value.line, ": ", key, " in ", name,
                                              " means nothing to accelerate: ", row->training.why));
-      } else if (launch.use == Use::kRefused && !value.is_none()) {
+      } else if (launch.use == Use::kRefused && !is_left_out) {
         return Wrong(value.line, absl::StrCat(key, ": ", value.text, ": ", launch.word));
-      } else if (launch.use == Use::kVariable &&
-                 !(value.is_none() && launch.otherwise == nullptr)) {
+      } else if (launch.use == Use::kVariable && !is_left_out) {
         Set(launch.word, Formed(value.text, launch.form));
       }
     }

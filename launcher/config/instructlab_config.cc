@@ -28,19 +28,13 @@ absl::Status Bad(absl::string_view key, const PythonValue& value, absl::string_v
   return Wrong(value.line, absl::StrCat(kSection, ".", key, ": ", value.text, ": ", why));
 }
 
-// `key` stands in the block at `prefix`: "train.model.", or "" for the top level.
-absl::Status UnknownKey(const std::string& prefix, const std::string& key, int line) {
-  const std::string block = prefix.substr(0, prefix.size() - !prefix.empty());
-  return Wrong(line, absl::StrCat("unknown key '", key, "'", block.empty() ? "" : " in ", block,
-                                  KeyHint(InstructLabKeys(), prefix, key)));
-}
-
 absl::Status CheckSections(const PythonSection& section) {
   if (!section.is_there) {
     return absl::InvalidArgumentError(absl::StrCat("the section ", kSection, " is missing"));
   }
   for (const auto& [name, line] : section.others) {
-    if (FindKey(InstructLabKeys(), "", name) == nullptr) return UnknownKey("", name, line);
+    if (FindKey(InstructLabKeys(), "", name) != nullptr) continue;
+    return Wrong(line, UnknownKey(InstructLabKeys(), "", name));
   }
   return absl::OkStatus();
 }
@@ -77,7 +71,7 @@ absl::StatusOr<LaunchConfig> ReadInstructLabConfig(const std::string& text) {
     const std::string prefix = path.substr(0, path.rfind('.') + 1);
     const std::string name = path.substr(prefix.size());
     const ConfigKey* const row = FindKey(InstructLabKeys(), prefix, name);
-    if (row == nullptr) return UnknownKey(prefix, name, value.line);
+    if (row == nullptr) return Wrong(value.line, UnknownKey(InstructLabKeys(), prefix, name));
     if (key == "distributed") {
       if (value.kind != PythonValue::Kind::kBool) return Bad(key, value, "expected true or false");
       distributed = value;

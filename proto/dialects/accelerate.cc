@@ -15,7 +15,7 @@ using Form = LaunchUse::Form;
 using Train = TrainingUse;
 using Run = LaunchUse;
 
-constexpr char kNoTpu[] = "this version does not support TPUs; leave it out";
+constexpr char kNoTpu[] = "this version does not support TPUs";
 constexpr char kNoDynamo[] = "no PyTorch runs here";
 constexpr char kNoNvme[] = "nothing goes to NVMe";
 constexpr char kAbsent[] = "is not in this version";
@@ -77,7 +77,7 @@ constexpr ConfigKey kKeys[] = {
      Train::Disabled("this version has data parallelism and pipelines; use FSDP, or --stages=N"),
      Run::Refused(kAbsent)},
     {"mpirun_config", Type::kAny,
-     Train::Disabled("muster-train understands the variables of mpirun by itself; leave it out"),
+     Train::Disabled("muster-train understands the variables of mpirun by itself"),
      Run::Refused(kAbsent)},
     // FSDP
     {"fsdp_config", Type::kAny, Train::Section()},
@@ -111,18 +111,17 @@ constexpr ConfigKey kKeys[] = {
      Train::NoEffect("rank 0 reads a checkpoint and the others receive it"),
      Run::Variable("FSDP_CPU_RAM_EFFICIENT_LOADING", "true", Form::kLower)},
     {"fsdp_config.fsdp_sync_module_states", Type::kBool,
-     Train::Only("true", "all ranks begin with the same parameters, by the seed; leave it out"),
+     Train::Only("true", "all ranks begin with the same parameters, by the seed"),
      Run::Variable("FSDP_SYNC_MODULE_STATES", "true", Form::kLower)},
     {"fsdp_config.fsdp_activation_checkpointing", Type::kBool, Train::Handled(),
      Run::Variable("FSDP_ACTIVATION_CHECKPOINTING", "false", Form::kLower)},
     {"fsdp_config.fsdp_activation_checkpointing_offload", Type::kBool,
-     Train::Only("false",
-                 "activations stay on the device; fsdp_activation_checkpointing keeps one input "
-                 "per layer"),
+     Train::Only(
+         "false",
+         "activations stay on the device; fsdp_activation_checkpointing keeps one input per layer"),
      Run::Variable("FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "false", Form::kLower)},
     {"fsdp_config.fsdp_ignored_modules", Type::kAny,
-     Train::Only("null", "all parameters are sharded; leave it out"),
-     Run::Variable("FSDP_IGNORED_MODULES")},
+     Train::Only("null", "all parameters are sharded"), Run::Variable("FSDP_IGNORED_MODULES")},
     // DeepSpeed
     {"deepspeed_config", Type::kAny, Train::Section()},
     {"deepspeed_config.zero_stage", Type::kWhole, Train::Handled(),
@@ -164,7 +163,7 @@ constexpr ConfigKey kKeys[] = {
     {"deepspeed_config.deepspeed_inclusion_filter", Type::kText, Train::NoEffect(kForLaunching),
      Run::Refused(kOwnHosts)},
     {"deepspeed_config.deepspeed_moe_layer_cls_names", Type::kAny,
-     Train::Only("null", "this version has no experts; leave it out"),
+     Train::Only("null", "this version has no experts"),
      Run::Variable("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES")},
 };
 

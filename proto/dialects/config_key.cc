@@ -50,6 +50,12 @@ std::string KeyHint(absl::Span<const ConfigKey> keys, const std::string& prefix,
   return DidYouMean(absl::StrCat(prefix.substr(0, prefix.find('_') + 1), key), names);
 }
 
+std::string UnknownKey(absl::Span<const ConfigKey> keys, const std::string& prefix,
+                       absl::string_view key) {
+  return absl::StrCat("unknown key '", key, "'", prefix.empty() ? "" : " in ",
+                      absl::StripSuffix(prefix, "."), KeyHint(keys, prefix, key));
+}
+
 absl::StatusOr<std::string> MixedPrecision(absl::string_view text) {
   std::string precision = absl::AsciiStrToLower(text);
   if (precision == "false") precision = "no";  // an unquoted `no` is that in YAML

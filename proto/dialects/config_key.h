@@ -38,6 +38,7 @@ struct LaunchUse {
   static constexpr LaunchUse Refused(const char* why) { return {Use::kRefused, why}; }
 };
 
+// A refusal says `why`, and to leave the key out unless `why` has other advice, behind a semicolon.
 struct TrainingUse {
   enum class Use : uint8_t {
     kHandled,        // read by the reader itself
@@ -78,6 +79,10 @@ const ConfigKey* FindKey(absl::Span<const ConfigKey> keys, absl::string_view pre
 // at `prefix`; or "". A key that is right elsewhere is told where.
 std::string KeyHint(absl::Span<const ConfigKey> keys, const std::string& prefix,
                     absl::string_view key);
+
+// "unknown key 'zero_stge' in train.deepspeed; did you mean zero_stage?"
+std::string UnknownKey(absl::Span<const ConfigKey> keys, const std::string& prefix,
+                       absl::string_view key);
 
 // What `mixed_precision` says in the files of Accelerate and of InstructLab: no, fp16 or bf16.
 //

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -27,6 +28,11 @@ bool SaysAuto(const ConfigNode& node) { return node.kind == Kind::kText && node.
 std::string OptionText(const ConfigKey& row, const ConfigNode& node) {
   if (row.type != Type::kWhole) return node.text;
   return absl::StrCat(WholeNumber(node).value_or(0));
+}
+
+// Why a key is refused, and what works instead.
+std::string WithAdvice(absl::string_view why) {
+  return absl::StrCat(why, absl::StrContains(why, ';') ? "" : "; leave it out");
 }
 
 bool IsSameValue(const ConfigNode& node, const std::string& word) {
@@ -197,7 +203,7 @@ absl::Status ConfigReading::Take(const ConfigKey& row, const ConfigNode& node) {
         break;
       }
       {
-        const absl::Status refused = Refuse(row.path, row.training.why);
+        const absl::Status refused = Refuse(row.path, WithAdvice(row.training.why));
         values_.pop_back();
         return refused;
       }
@@ -216,7 +222,7 @@ absl::Status ConfigReading::TakeDisabled(const ConfigKey& row, const ConfigNode&
       (node.kind == Kind::kMap && node.members.empty()) ||
       (node.kind == Kind::kList && node.items.empty()) ||
       (enabled != nullptr && enabled->kind == Kind::kBool && enabled->text == "false");
-  if (!is_off) return RefuseNode(row.path, node, row.training.why);
+  if (!is_off) return RefuseNode(row.path, node, WithAdvice(row.training.why));
   contents_.without_effect.push_back(absl::StrCat(file_, ":", node.line, ": ", row.path, "=",
                                                   ShownValue(node), ": it is not enabled"));
   return absl::OkStatus();

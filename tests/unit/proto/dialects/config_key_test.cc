@@ -95,6 +95,12 @@ TEST(KeyHint, NamesTheNearestKeyOfTheMapOrWhereTheKeyIsRight) {
   EXPECT_EQ(KeyHint(kKeys, "train.", "completely_else"), "");
 }
 
+TEST(UnknownKey, SaysInWhichMap) {
+  EXPECT_EQ(UnknownKey(kKeys, "train.", "num_gpu"),
+            "unknown key 'num_gpu' in train; did you mean num_gpus?");
+  EXPECT_EQ(UnknownKey(kKeys, "", "nothing_like_it"), "unknown key 'nothing_like_it'");
+}
+
 TEST(MixedPrecision, ReadsWhatBothFilesCallTypes) {
   EXPECT_THAT(MixedPrecision("False"), IsOkAndHolds("no"));
   EXPECT_THAT(MixedPrecision("BF16"), IsOkAndHolds("bf16"));
