@@ -118,8 +118,8 @@ struct SignalWorkers {
   int signal = 0;
   std::vector<LocalRank> spared;
 };
-// SignalWorkers, or TellRoundOver, follows within moments. From now on who ends has been told to,
-// and nobody is watched any more.
+// SignalWorkers, or TellRoundOver, follows once the workers have answered (kept_back.h). Who ends
+// from now on has been told to; and nobody is watched any more, where the round is being stopped.
 struct PrepareSignal {
   int signal = 0;  // 0: of TellRoundOver
   std::vector<LocalRank> spared;
