@@ -273,8 +273,7 @@ int MetricsTokenCommand(const Invocation& invocation) {
   const auto line = command_line::Split(grammar, invocation.args, invocation.environment);
   if (!line.ok()) return Refuse(kProgram, line.status());
   if (!line->print.empty()) return PrintText(line->print, 0);
-  const auto secret =
-      LoadUserSecret(SecretSourcesIn(invocation.environment));
+  const auto secret = LoadUserSecret(SecretSourcesIn(invocation.environment));
   if (!secret.ok()) return Refuse(kProgram, secret.status());
   return PrintText(DeriveMetricsToken(secret->secret) + "\n", 0);
 }

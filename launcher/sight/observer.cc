@@ -279,9 +279,7 @@ absl::StatusOr<std::unique_ptr<Observer>> ReachRendezvous(const SightWay& way,
       .role = rendezvous::LinkRole::kObserver,
       .node_name = HostName()};
   if (way.authentication) {
-    MUSTER_ASSIGN_OR_RETURN(
-        link.secret,
-        LoadUserSecret(SecretSourcesIn(invocation.environment)));
+    MUSTER_ASSIGN_OR_RETURN(link.secret, LoadUserSecret(SecretSourcesIn(invocation.environment)));
   }
   std::random_device random;
   link.jitter_seed = random();

@@ -51,8 +51,7 @@ TEST_F(WaitNewsTest, LooksUpAndTellsWhoIsMissingAndThatAllHaveCome) {
   EXPECT_EQ(news_.TakeNotice(At(109)), std::nullopt);
   const std::optional<TellPeople> notice = news_.TakeNotice(At(110));
   ASSERT_TRUE(notice.has_value());
-  EXPECT_EQ(notice->text,
-            "init_process_group: 1 of 2 ranks is there; waiting for rank 1 for 10s");
+  EXPECT_EQ(notice->text, "init_process_group: 1 of 2 ranks is there; waiting for rank 1 for 10s");
   EXPECT_EQ(news_.NextDeadline(), At(168)) << "a minute later, less the look-up";
 
   Come(1);
