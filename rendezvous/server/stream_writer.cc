@@ -11,6 +11,10 @@
 
 namespace muster::rendezvous {
 
+StreamWriter::StreamWriter(StreamSink& sink, EncodedPeers& peers) : sink_(sink), peers_(peers) {}
+
+StreamWriter::~StreamWriter() = default;
+
 void StreamWriter::Greet(std::unique_ptr<proto::FromServer> greeting) {
   greeting_ = std::move(greeting);
 }

@@ -36,7 +36,8 @@ class StreamSink {
 class StreamWriter {
  public:
   // Both outlive it. `peers` is all streams' together.
-  StreamWriter(StreamSink& sink, EncodedPeers& peers) : sink_(sink), peers_(peers) {}
+  StreamWriter(StreamSink& sink, EncodedPeers& peers);
+  ~StreamWriter();
 
   // Goes before all that waits: the handshake's next message, or a person's answer.
   void Greet(std::unique_ptr<proto::FromServer> greeting);
