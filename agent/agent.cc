@@ -171,6 +171,7 @@ void Agent::Perform(const ReservePorts&) { Feed(round_.ReservePorts()); }
 void Agent::Perform(const StartWorkers& effect) {
   // One that has died since it was kept is replaced.
   roster_.StartRound(effect.assignment, effect.kept);
+  signals_.StartRound();
   worker_service_.StartRound(assignment().round, assignment().instance);
   watch_.StartRound();
   hang_watch_.OnReformed();

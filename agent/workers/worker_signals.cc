@@ -19,6 +19,12 @@ WorkerSignals::WorkerSignals(asio::io_context& loop, WorkerRoster& roster, Guard
                              bool may_reach_workers)
     : roster_(roster), guardian_(guardian), may_reach_workers_(may_reach_workers), timer_(loop) {}
 
+void WorkerSignals::StartRound() {
+  timer_.cancel();
+  SendSpreading();
+  received_.clear();
+}
+
 void WorkerSignals::NoteReceived(int signal) {
   if (may_reach_workers_) received_.insert(signal);
 }
@@ -43,11 +49,14 @@ void WorkerSignals::SendUnlessTheyHaveIt(const SignalWorkers& effect) {
   if (spreading_.size() > 1) return;
   timer_.expires_after(std::chrono::milliseconds(kSignalSpreadMs));
   timer_.async_wait([this](const asio::error_code& error) {
-    if (error) return;
-    for (const SignalWorkers& spread : std::exchange(spreading_, {})) {
-      if (!HasPendingSignal(guardian_.pid(), spread.signal)) SendNow(spread);
-    }
+    if (!error) SendSpreading();
   });
+}
+
+void WorkerSignals::SendSpreading() {
+  for (const SignalWorkers& spread : std::exchange(spreading_, {})) {
+    if (!HasPendingSignal(guardian_.pid(), spread.signal)) SendNow(spread);
+  }
 }
 
 void WorkerSignals::SendNow(const SignalWorkers& effect) {

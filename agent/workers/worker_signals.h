@@ -25,6 +25,8 @@ class WorkerSignals {
   WorkerSignals(asio::io_context& loop, WorkerRoster& roster, GuardianClient& guardian,
                 bool may_reach_workers);
 
+  // What waits is sent to those who are there; what we got before is nothing to those who come.
+  void StartRound();
   // What we got, and the workers will get from us unless they have it.
   void NoteReceived(int signal);
   // The signal is ours from now on, and is sent later.
@@ -38,11 +40,12 @@ class WorkerSignals {
  private:
   void SendNow(const SignalWorkers& effect);
   void SendUnlessTheyHaveIt(const SignalWorkers& effect);
+  void SendSpreading();
 
   WorkerRoster& roster_;
   GuardianClient& guardian_;
   const bool may_reach_workers_;
-  absl::btree_set<int> received_;         // and not sent to the workers since
+  absl::btree_set<int> received_;         // in this round, and not sent to the workers since
   std::vector<SignalWorkers> spreading_;  // in the order of their coming, until the timer
   asio::steady_timer timer_;
 };

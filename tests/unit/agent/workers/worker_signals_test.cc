@@ -38,12 +38,15 @@ class Signals : public ::testing::Test {
             .on_empty = [] {},
             .on_lost = [](const std::string& reason) { ADD_FAILURE() << reason; }});
     roster_.StartRound({.round = Round(0)}, {});
-    for (int i = 0; i < 2; ++i) {
-      guardian_->Spawn({.worker_id = roster_.Add(LocalRank(i)).id,
-                        .argv = {"sleep", "1000"},
-                        .environment = {"PATH=/usr/local/bin:/usr/bin:/bin"}});
-    }
+    Spawn(0);
+    Spawn(1);
     EXPECT_TRUE(RunUntil([this] { return roster_.Pids().size() == 2; }));
+  }
+
+  void Spawn(int local_rank) {
+    guardian_->Spawn({.worker_id = roster_.Add(LocalRank(local_rank)).id,
+                      .argv = {"sleep", "1000"},
+                      .environment = {"PATH=/usr/local/bin:/usr/bin:/bin"}});
   }
 
   template <typename Predicate>
@@ -102,6 +105,28 @@ TEST_F(Signals, ThatCameToUsAloneArePassedOn) {
   signals.Send({.signal = SIGUSR2});
   EXPECT_TRUE(HaveEnded(2));
   EXPECT_THAT(ended_, ElementsAre(Pair(0, SIGUSR2), Pair(1, SIGUSR2)));
+}
+
+TEST_F(Signals, OfAnEarlierRoundHoldUpNoneOfTheNext) {
+  WorkerSignals signals = Make(true);
+  ASSERT_EQ(::kill(guardian_->pid(), SIGUSR2), 0);
+  signals.NoteReceived(SIGUSR2);
+  signals.StartRound();
+  signals.Send({.signal = SIGUSR2});
+  EXPECT_TRUE(HaveEnded(2));
+  EXPECT_THAT(ended_, ElementsAre(Pair(0, SIGUSR2), Pair(1, SIGUSR2)));
+}
+
+TEST_F(Signals, ThatWaitAsARoundBeginsReachNobodyWhoIsStartedThen) {
+  WorkerSignals signals = Make(true);
+  signals.NoteReceived(SIGUSR2);
+  signals.Send({.signal = SIGUSR2});
+  signals.StartRound();
+  Spawn(2);
+  EXPECT_TRUE(HaveEnded(2));
+  signals.Send({.signal = SIGUSR1});
+  EXPECT_TRUE(HaveEnded(3));
+  EXPECT_THAT(ended_, ElementsAre(Pair(0, SIGUSR2), Pair(1, SIGUSR2), Pair(2, SIGUSR1)));
 }
 
 TEST_F(Signals, EndOneWorkerAndSayWhy) {
