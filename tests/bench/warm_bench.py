@@ -11,6 +11,8 @@ torchrun   PyTorch's own launcher, with its default interval of looks.
 
 The Trainers of transformers and Lightning follow, warm and cold, to the end of their first step.
 
+With --cuda survive, warm, cold and torchrun alone, over NCCL; ranks may share a GPU.
+
 Ways alternate; each sample is a job of its own. PYTHON is an interpreter with PyTorch; the row of
 torchft is left out where it has none. A peer's job that does not come back is counted; one of ours
 ends the program.
@@ -42,10 +44,19 @@ def tell(a_round, rank, size):
 def tell_of_attempt():
     tell(*(int(os.environ[name]) for name in ("TORCHELASTIC_RESTART_COUNT", "RANK", "WORLD_SIZE")))
 """
+DEVICE = """
+device = os.environ["BENCH_DEVICE"]
+if device == "cuda":
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    os.environ["NCCL_HOSTID"] = str(os.getpid())  # NCCL refuses a GPU twice on one host
+"""
 RANK = TELL + """
 import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-dist.all_reduce(torch.ones(4))
+""" + DEVICE + """
+dist.init_process_group("nccl" if device == "cuda" else "gloo")
+dist.all_reduce(torch.ones(4, device=device))
+if device == "cuda":
+    torch.cuda.synchronize()
 tell_of_attempt()
 time.sleep(600)
 """
@@ -74,7 +85,9 @@ lightning.Trainer(accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"])
 MODEL = """
 import torch, torch.distributed as dist
 torch.set_num_threads(1)
+""" + DEVICE + """
 module = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 1))
+module.to(device)
 optimizer = torch.optim.AdamW(module.parameters())
 """
 SURVIVING_RANK = TELL + MODEL + """
@@ -83,7 +96,7 @@ job = survive.Job(module, optimizer)
 def train(step):
     time.sleep(0.002)
     optimizer.zero_grad()
-    job.model(torch.randn(16, 64)).square().mean().backward()
+    job.model(torch.randn(16, 64, device=device)).square().mean().backward()
     optimizer.step()
 for step, _ in job.run(train, 1 << 30):
     tell(int(os.environ["TORCHELASTIC_RESTART_COUNT"]), job.rank, job.size)
@@ -203,7 +216,9 @@ def measure(arguments, way):
             file.write(PROGRAMS.get(way.split()[0], RANK))
         environment = dict(os.environ, PYTHON_EXEC=arguments.python, GLOO_SOCKET_IFNAME="lo",
                            OMP_NUM_THREADS="1", PYTHONPATH=MODULES, PYTHONDONTWRITEBYTECODE="1",
-                           RUST_LOG="error")
+                           RUST_LOG="error", BENCH_DEVICE="cuda" if arguments.cuda else "cpu")
+        if arguments.cuda:
+            environment.update(NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1", NCCL_MAX_CTAS="2")
         jobs, told = [], Told(home)
         output = stack.enter_context(open(log, "w"))
         for command, own in commands(arguments, way, script, home, environment, stack):
@@ -242,9 +257,12 @@ def main():
     parser.add_argument("--python", required=True)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--json")
     arguments = parser.parse_args()
     ways = [way for way in WAYS + TRAINERS if way != "torchft" or has_torchft(arguments.python)]
+    if arguments.cuda:
+        ways = [way for way in WAYS if way != "torchft"]
     samples, lost = {}, {}
     for _ in range(arguments.repeats):
         for way in ways:
