@@ -33,9 +33,10 @@ class KeptBack {
   void KeepBack(Turn& turn);
   // A worker's end that is a failure.
   void Keep(const WorkerExited& exit, MonoTime now);
-  // What need not wait any more, in the order of its coming.
+  // Effects that need not wait any more, in the order of their coming.
   std::vector<Effect> TakeEffects(MonoTime now);
-  // With whose call has ended them, where that is known; their age is as of `now`.
+  // Failures that need not wait any more, and in them whose call has ended the worker, where that is
+  // known; their age is as of `now`.
   std::vector<WorkerExited> TakeFailures(MonoTime now);
 
   // When what waits has waited for long enough; InfiniteFuture() where nothing waits.

@@ -7,8 +7,7 @@
 // container's own hierarchy. Elsewhere there is none.
 //
 // Source: kernel documentation, cgroup-v2.rst, "Delegation" and "cgroup.kill"; systemd's
-// CGROUP_DELEGATION
-//         (the mark is the attribute user.delegate or trusted.delegate).
+//         CGROUP_DELEGATION (the mark is the attribute user.delegate or trusted.delegate).
 #pragma once
 
 #include <sys/types.h>

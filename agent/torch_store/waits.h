@@ -29,7 +29,7 @@ class Waits {
     // Whether it is held, or between two slices.
     bool GoesOn(MonoTime now) const;
   };
-  // By since: the first has waited for longest.
+  // Ordered by Wait::since, so that the first has waited for longest.
   using Queue = absl::btree_set<std::pair<MonoTime, StoreConnection>>;
 
   void Open(StoreConnection connection) { waits_.try_emplace(connection); }

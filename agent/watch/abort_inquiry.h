@@ -52,7 +52,7 @@ class AbortInquiry {
     bool is_asked = false;      // by the judge, for `calls`
     bool awaits_judge = false;  // what those of all nodes called
     std::optional<verdict::AbortReport> said;
-    // As the listener knows it.
+    // What the listener was told last.
     struct Told {
       bool asks_workers = false;
       bool awaits_judge = false;

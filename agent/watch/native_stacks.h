@@ -25,8 +25,7 @@ struct ThreadStack {
 // Main thread first. Threads after `deadline` are left out.
 //
 // Errors: kUnavailable: it has gone, may not be looked into (ptrace), or is in uninterruptible
-// sleep,
-//         where waiting for it could take for ever.
+//         sleep, where waiting for it could take for ever.
 // Threads: safe; blocks, so not on the loop.
 absl::StatusOr<std::vector<ThreadStack>> ReadStacks(pid_t pid, MonoTime deadline);
 

@@ -57,8 +57,7 @@ std::string WaitInWords(const ProcessLook& look) {
 
 // Fields of /proc/<pid>/stat, from the state on; empty if there is no such process.
 // Source: proc(5): behind the name come the state (field 3), ..., majflt (12), ..., utime (14),
-// stime (15),
-//         cutime (16) and cstime (17), those of children that have ended.
+//         stime (15), cutime (16) and cstime (17), those of children that have ended.
 std::vector<absl::string_view> FieldsBehindTheName(const std::string& stat) {
   constexpr size_t kFieldsUsed = 15;
   const size_t name_end = stat.rfind(')');

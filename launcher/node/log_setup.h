@@ -1,4 +1,4 @@
-// How our own lines are written, as the options say.
+// Where and how our own lines are written as the options say.
 #pragma once
 
 #include <functional>

@@ -61,7 +61,9 @@ class Meeting {
   const Key life_key_ = DrawLifeKey();
 
   std::unique_ptr<rendezvous::RendezvousServer> server_;
-  std::string host_name_;  // of a server that others may have come to; empty: there is none
+  // The name by which others may have come to the server here; empty: there is none, or they were
+  // told that it leaves.
+  std::string host_name_;
   asio::steady_timer late_nodes_;
   int nodes_seen_ = 0;  // by the server
 };

@@ -69,8 +69,7 @@ std::vector<std::string> NodeRun::network_faults() const {
   return agent_ == nullptr ? std::vector<std::string>() : agent_->network_faults();
 }
 
-// From here on our own lines go through the agent's log pump, so that they tear none of the
-// workers'.
+// Our own lines go through the agent's log pump, so that they tear none of the workers'.
 void NodeRun::RouteLogBetweenWorkersLines() {
   ConfigureLog(flags_.output, [this](const std::string& line) {
     asio::dispatch(loop_, [this, line] { agent_->PrintLine(line); });

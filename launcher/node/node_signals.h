@@ -18,8 +18,9 @@ class NodeSignals {
  public:
   explicit NodeSignals(asio::io_context& loop) : signals_(loop) {}
 
-  // From now on they are kept for this object, also from threads and processes made later; those
-  // of writing to what is closed or full, and of reading a terminal in the background, are ignored.
+  // Keeps the signals that a node obeys for this object, also from threads and processes made
+  // later. Signals of writing to what is closed or full, and of reading a terminal in the
+  // background, are ignored from then on.
   //
   // Errors: kResourceExhausted: too few descriptors.
   absl::Status Hold(const JobSpec& spec, bool under_slurm);

@@ -15,7 +15,6 @@ using Form = LaunchUse::Form;
 using Train = TrainingUse;
 using Run = LaunchUse;
 
-constexpr char kNoTpu[] = "this version does not support TPUs";
 constexpr char kNoDynamo[] = "no PyTorch runs here";
 constexpr char kNoNvme[] = "nothing goes to NVMe";
 constexpr char kAbsent[] = "is not in this version";
@@ -58,14 +57,14 @@ constexpr ConfigKey kKeys[] = {
      Run::Variable("ACCELERATE_DYNAMO_USE_DYNAMIC", "False")},
     {"dynamo_config.dynamo_use_regional_compilation", Type::kAny, Train::NoEffect(kNoDynamo),
      Run::Variable("ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False")},
-    {"tpu_name", Type::kAny, Train::Only("null", kNoTpu)},
-    {"tpu_zone", Type::kAny, Train::Only("null", kNoTpu)},
-    {"tpu_use_cluster", Type::kBool, Train::Only("false", kNoTpu)},
-    {"tpu_use_sudo", Type::kBool, Train::Only("false", kNoTpu)},
-    {"tpu_env", Type::kAny, Train::Disabled(kNoTpu)},
-    {"tpu_vm", Type::kAny, Train::Disabled(kNoTpu)},
-    {"command_file", Type::kAny, Train::Only("null", kNoTpu)},
-    {"commands", Type::kAny, Train::Only("null", kNoTpu)},
+    {"tpu_name", Type::kAny, Train::Only("null", kNoTpus)},
+    {"tpu_zone", Type::kAny, Train::Only("null", kNoTpus)},
+    {"tpu_use_cluster", Type::kBool, Train::Only("false", kNoTpus)},
+    {"tpu_use_sudo", Type::kBool, Train::Only("false", kNoTpus)},
+    {"tpu_env", Type::kAny, Train::Disabled(kNoTpus)},
+    {"tpu_vm", Type::kAny, Train::Disabled(kNoTpus)},
+    {"command_file", Type::kAny, Train::Only("null", kNoTpus)},
+    {"commands", Type::kAny, Train::Only("null", kNoTpus)},
     {"fp8_config", Type::kAny,
      Train::Disabled("this version computes in f32, bf16 and fp16; use mixed_precision: bf16"),
      Run::Refused(kAbsent)},

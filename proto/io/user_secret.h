@@ -34,9 +34,8 @@ struct UserSecret {
 // secret.
 //
 // Errors: kInvalidArgument: too short, or no source given. kPermissionDenied: the file belongs to
-// somebody else, or others may
-//         read it; the message has the command to run. kNotFound: `token_file` does not exist.
-//         kUnavailable: it cannot be read or made.
+//         somebody else, or others may read it; the message has the command to run. kNotFound:
+//         `token_file` does not exist. kUnavailable: it cannot be read or made.
 absl::StatusOr<UserSecret> LoadUserSecret(const SecretSources& sources);
 
 // The public secret: authentication is off (--auth=none), and anyone who reaches the port is let

@@ -47,9 +47,8 @@ inline constexpr absl::Duration kStopSlack = absl::Seconds(15);
 //
 // Cost:    a few names, not the number of nodes.
 // Source:  torch elastic's join operation (_RendezvousJoinOp of dynamic_rendezvous.py) for last
-// call
-//          and join time-out; differs in that a re-formed round waits for nobody else, and that the
-//          missing are named.
+//          call and join time-out; differs in that a re-formed round waits for nobody else, and
+//          that the missing are named.
 // Threads: pure.
 RoundDecision DecideRound(const JobState& state, MonoTime now);
 

@@ -42,7 +42,7 @@ class StreamWriter {
   // Goes before all that waits: the handshake's next message, or a person's answer.
   void Greet(std::unique_ptr<proto::FromServer> greeting);
   void Push(const Directive& directive);
-  // For all else.
+  // What waits behind greetings and directives: answers, orders of the watch, values of the store.
   Outbox& outbox() { return outbox_; }
   const Outbox& outbox() const { return outbox_; }
 

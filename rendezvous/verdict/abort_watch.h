@@ -2,8 +2,7 @@
 // said to all nodes (last_calls.h).
 //
 //   RankAborted -> AskLastCalls to all that take part -> all have answered, or
-//   LastCallsTimes::answers
-//     -> SayAborts to all that take part
+//     LastCallsTimes::answers -> SayAborts to all that take part
 //
 // Once a round. Goes on while the round stops, since the failure of another rank, which loses its
 // connection, may be heard of before the answers.

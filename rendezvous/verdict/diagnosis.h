@@ -7,8 +7,7 @@
 // Pure. Cost: linear in operations and members of groups that wait; 16 384 ranks in 8 groups each
 // take well below a second (tests/bench/verdict_bench.cc).
 // Source: differs from PyTorch's flight recorder analyser (torch/distributed/flight_recorder) in
-// that
-//         no rank is trusted, waiting is followed from group to group, and a missing record is
+//         that no rank is trusted, waiting is followed from group to group, and a missing record is
 //         nobody's guilt.
 #pragma once
 

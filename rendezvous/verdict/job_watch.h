@@ -1,8 +1,8 @@
 // The hang watch of a job: what the agents of its nodes say meets here, and is judged
 // (hang_judge.h).
 //
-//   summaries of all nodes -> somebody is silent, or nobody comes to the start -> AskDetails to all
-//   -> Diagnose -> Judge
+//   summaries of all nodes -> somebody is silent, or nobody comes to the start
+//   -> AskDetails to all -> Diagnose -> Judge
 //     -> a notice: SayNotice to all
 //     -> a verdict: AskStacks to a few; nothing has moved there -> SayVerdict to all, and
 //        ReplaceNodes where --watch=replace of the nodes at fault allows it and the job can do

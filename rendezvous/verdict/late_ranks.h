@@ -6,8 +6,7 @@
 // server, which knows when it asked and when it was answered: half of that is the error.
 //
 //   summaries of all nodes that measure: a new window -> AskArrivals to them -> all have answered,
-//   or
-//     kTimeForArrivals -> LateRanks -> SaySlow to all
+//     or kTimeForArrivals -> LateRanks -> SaySlow to all
 //
 // Pure. Thread-compatible: one caller at a time (JobWatch).
 #pragma once

@@ -70,8 +70,7 @@ class Stragglers {
   // in three of their last five windows.
   //
   // Source: the deviation is measured by the median of deviations, as Hampel proposes; of two ranks
-  // the
-  //         faster is the measure.
+  //         the faster is the measure.
   std::optional<Change> OnWindow(const std::vector<RankPace>& paces);
 
  private:

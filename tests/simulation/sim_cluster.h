@@ -12,37 +12,34 @@
 //       lost by their lease, or have left.
 //   C3: a completed round holds no node that the server knows to be gone.
 //   C4: the attempt of an agent's round is later than any that it ran before, over all server
-//   lives. C5: an ended instance has one outcome, and it follows from what was drawn: a failure of
-//   just that
-//       worker and a budget that is spent, a signal, a broken node, a person who asked; the join
-//       time-out only if too few nodes could join, and 75 only if nobody could reach the server for
-//       so long.
+//       lives.
+//   C5: an ended instance has one outcome, and it follows from what was drawn: a failure of just
+//       that worker and a budget that is spent, a signal, a broken node, a person who asked; the
+//       join time-out only if too few nodes could join, and 75 only if nobody could reach the
+//       server for so long.
 //   C6: an agent ends by its job's end, by what was drawn for itself, or as one that was refused
-//   rightly or
-//       could not reach its server for as long as it waits.
+//       rightly or could not reach its server for as long as it waits.
 //   C7: where only the server and the way to it fail, no worker is signalled; but for the round of
-//   which a server has lost its record, once it has run for the orphan time-out.
+//       which a server has lost its record, once it has run for the orphan time-out.
 //   C8: the store of a round gives what was put there in that round, and a unique id from its rank
-//   0. C9: rounds are bounded: at most two for each thing that happened, and one for each node that
-//   comes. A
-//       node that flaps has no more than the membership policy grants it, however often it does.
+//       0.
+//   C9: rounds are bounded: at most two for each thing that happened, and one for each node that
+//       comes. A node that flaps has no more than the membership policy grants it, however often it
+//       does.
 //   C10: a checkpoint is committed only by a member of the newest round of all server lives, whose
-//       lease runs, or whose job has ended.
+//        lease runs, or whose job has ended.
 //   C11: a server with durable state knows every round that it has let anybody hear of, also after
-//   its
-//        death; restarts used never fall, and with C7 no worker is signalled for it.
+//        its death; restarts used never fall, and with C7 no worker is signalled for it.
 //   C12: the stop step of a round never changes, no worker begins a step beyond it, but for one
-//   that
-//        is to be ended by signals, and who leaves for it leaves after it. A node that has
+//        that is to be ended by signals, and who leaves for it leaves after it. A node that has
 //        been drained is in no later round.
 //   C13: who is kept over into a round was told that its own is over, and has let go of it.
 //   C14: a node is lost only if it was silent for its lease, or its agent has died.
 //   C15: while workers are asked what they called last, none is signalled but by SIGKILL, or told
-//   that its
-//        round is over; and neither that nor a failure waits for longer than the inquiry may take.
+//        that its round is over; and neither that nor a failure waits for longer than the inquiry
+//        may take.
 //   L1: within the longest hold-back and two leases after the faults a job whose work does not end
-//   runs a
-//       round of all its healthy nodes, up to MAX (tests/simulation/sim_liveness.cc).
+//       runs a round of all its healthy nodes, up to MAX (tests/simulation/sim_liveness.cc).
 //   L2: no more than half of the nodes are held back.
 #pragma once
 
@@ -168,7 +165,7 @@ class SimCluster {
     bool asks_workers = false;
     bool awaits_judge = false;
   };
-  // As an agent knows it, by its clock.
+  // What an agent knows of the inquiry, by its clock.
   struct HeardInquiry {
     MonoTime until = MonoTime::InfiniteFuture();
     bool asks_workers = false;

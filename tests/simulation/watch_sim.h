@@ -6,16 +6,14 @@
 //
 // Invariants:
 //   W1: a verdict names nobody but ranks that never come, hang, differ, are stopped, or whose board
-//   is wrong. W2: a rank that never comes or hangs for ever is judged, once those who look can look
-//   again. W3: a server that is started again without its state has back what was learned of
-//   silences, once it
-//       has heard all nodes.
+//       is wrong.
+//   W2: a rank that never comes or hangs for ever is judged, once those who look can look again.
+//   W3: a server that is started again without its state has back what was learned of silences,
+//       once it has heard all nodes.
 //   W4: nobody is replaced but nodes of ranks that hang, are stopped or whose board is wrong, once,
-//   where
-//       the job can do without them and all of them allow it; and then no worker is ended.
+//       where the job can do without them and all of them allow it; and then no worker is ended.
 //   W5: of an abort every node that is heard is told once, in time, what the ranks of all called
-//   that have
-//       answered, whether the round is stopped meanwhile or not.
+//       that have answered, whether the round is stopped meanwhile or not.
 #pragma once
 
 #include <cstdint>

@@ -23,8 +23,7 @@ namespace muster::comm {
 // call this together.
 //
 // Errors: that of the first rank whose `register_here` has failed, on all ranks alike; nothing is
-// registered then. The
-//         group's: as an operation's.
+//         registered then. The group's: as an operation's.
 // Cost:   an all-reduce of one number; a broadcast of half a KiB where a rank has failed.
 absl::StatusOr<Registration> RegisterOnAllRanks(
     Communicator& group, absl::FunctionRef<absl::StatusOr<Registration>()> register_here);

@@ -51,12 +51,10 @@ struct CudaMemory {
 // wait for each other, or for the default stream, but where StreamWaitEvent says so.
 //
 // Errors:  kResourceExhausted: the device, or the host, has no memory left. kInternal: CUDA's
-// words; also
-//          for what an earlier piece of work failed with.
+//          words; also for what an earlier piece of work failed with.
 // Threads: thread-safe; every call works on the GPU that was opened, whichever its thread used
-// before, and
-//          leaves the thread at it. What launches kernels on the streams itself calls MakeCurrent
-//          first.
+//          before, and leaves the thread at it. What launches kernels on the streams itself calls
+//          MakeCurrent first.
 class CudaApi {
  public:
   virtual ~CudaApi() = default;

@@ -1,11 +1,11 @@
 // Descriptors of cuDNN's graphs: what they are made of, with types, and failures that name the
 // attribute.
 //
-//   MUSTER_ASSIGN_OR_RETURN(const Descriptor product,
-//                           DescriptorBuilder(library, CUDNN_BACKEND_MATMUL_DESCRIPTOR, "S = Q
-//                           K^T")
-//                               .Set(kMatmulComputeType, CUDNN_DATA_FLOAT)
-//                               .Finish());
+//   MUSTER_ASSIGN_OR_RETURN(
+//       const Descriptor product,
+//       DescriptorBuilder(library, CUDNN_BACKEND_MATMUL_DESCRIPTOR, "S = Q K^T")
+//           .Set(kMatmulComputeType, CUDNN_DATA_FLOAT)
+//           .Finish());
 //
 // Source: cuDNN's manual, "cudnn_graph Library"
 // Threads: a descriptor that is finished may be read by several.

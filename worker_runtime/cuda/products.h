@@ -41,8 +41,7 @@ struct CudaProduct {
 };
 
 // Bits:    sums in f32, rounded once; f32 is multiplied as f32. The same arguments give the same
-// bits on the
-//          same kind of GPU.
+//          bits on the same kind of GPU.
 // Threads: safe, on one stream at a time.
 class Products {
  public:

@@ -9,8 +9,7 @@ namespace muster::kernels {
 
 // Shapes:  every array [n].
 // Bits:    element-wise. To 16 bits: round to nearest, ties to even; NaN stays NaN (quiet), and
-// what
-//          exceeds the largest number becomes infinity. To float: exact.
+//          what exceeds the largest number becomes infinity. To float: exact.
 // Threads: thread-safe.
 struct CastKernels {
   void (*f32_to_bf16)(const float* x, uint16_t* y, int64_t n);

@@ -38,8 +38,7 @@ struct ParameterUpdate {
 // [parameters]: what the plan's rule and groups say of each.
 //
 // Errors: kInvalidArgument: a group fits no parameter of the model (names the pattern and the
-// nearest
-//         parameter), or nothing is left to learn.
+//         nearest parameter), or nothing is left to learn.
 absl::StatusOr<std::vector<ParameterUpdate>> PlanUpdates(
     const Plan& plan, absl::Span<const ParameterInfo> parameters);
 

@@ -107,9 +107,8 @@ struct StateCopy;
 // else empty, as of a rank that has none.
 //
 // Cost: what a checkpoint takes: of each parameter its value (of 16 bits: its master of f32) and
-// moments, 12
-//       bytes per parameter for AdamW; the engine that takes it and the one that is given it have
-//       theirs beside.
+//       moments, 12 bytes per parameter for AdamW; the engine that takes it and the one that is
+//       given it have theirs beside.
 // Threads: thread-compatible.
 class EngineSnapshot {
  public:
@@ -182,8 +181,7 @@ class Engine {
   // sample too, and is called until the engine is gone.
   //
   // Errors: Create's; those of `model`; kInvalidArgument: the model or the ranks cannot be divided
-  // into
-  //         so many stages.
+  //         into so many stages.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Communicator& world, ParameterStore& store,
                                                         Plan plan, UnitModel model,
                                                         const BatchSize& size,
@@ -226,8 +224,7 @@ class Engine {
   // Step, with each micro-batch from `reader`.
   //
   // Errors: Step's; BatchReader::Next's; kInvalidArgument: the reader is that of another rank,
-  // number
-  //         of ranks or of micro-batches, or of another step.
+  //         number of ranks or of micro-batches, or of another step.
   using BatchLoss = absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape, const Batch& batch)>;
   absl::StatusOr<StepResult> Step(BatchReader& reader, BatchLoss loss);
   // The same of an engine that was given a model in units.
@@ -346,9 +343,9 @@ class Engine {
   // peer's loss. It asks no other rank; communicators may have come to their end.
   //
   // Errors: kFailedPrecondition: this rank does not hold the state whole (its plan shards it over
-  // several ranks, or
-  //         cuts it into stages), or what failed had begun to change it: a load, or on a device the
-  //         update of a step (see EngineOptions::waits_before_updates); the device's.
+  //         several ranks, or cuts it into stages), or what failed had begun to change it: a load,
+  //         or on a device the update of a step (see EngineOptions::waits_before_updates); the
+  //         device's.
   absl::StatusOr<EngineSnapshot> TakeSnapshot();
 
   // Continues from the newest state that any rank has, of those that are equally new that of the
@@ -357,10 +354,9 @@ class Engine {
   // and their plan another one, also one that shards.
   //
   // Errors: kNotFound: no rank has one; kInvalidArgument: it is of another model, or trained by
-  // another optimizer (names
-  //         the first array that is missing or differs); on all ranks alike, and these leave
-  //         everything as it was. kDataLoss: a rank holds other parameters afterwards; the
-  //         communicator's.
+  //         another optimizer (names the first array that is missing or differs); on all ranks
+  //         alike, and these leave everything as it was. kDataLoss: a rank holds other parameters
+  //         afterwards; the communicator's.
   struct Restored {
     int rank = 0;  // whose state it was
     int64_t step = 0;

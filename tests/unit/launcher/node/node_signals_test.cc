@@ -12,7 +12,6 @@ namespace muster::launcher {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 using testing::IsOk;
 using ::testing::Optional;
 
