@@ -22,6 +22,7 @@
 #include "worker_runtime/advice/cheapest_fit.h"
 #include "worker_runtime/advice/device_table.h"
 #include "worker_runtime/advice/plan_job.h"
+#include "worker_runtime/advice/rank_rates.h"
 #include "worker_runtime/advice/step_time.h"
 #include "worker_runtime/options/config_disk.h"
 #include "worker_runtime/options/plan_flags.h"
@@ -47,21 +48,8 @@ struct AdviceOptions {
   int64_t gpus = 0;  // of a node
   int64_t nodes = 1;
   std::string network = "100gbe";
-  // The host as a device, measured: one core, and the link between ranks.
-  double gemm_gflops = 0;
-  double link_gigabytes = 0;
-  int64_t cores = 1;
+  advice::HostFacts host;
 };
-
-// Products reach about half of a GPU's peak, and transfers most of a link's. On a host a step takes
-// a fifth to a quarter more than what FlopsPerTokenOf counts at the rate of large products: smaller
-// ones are slower, there are other operations, and half of attention is masked away. Source:
-// step_time_bench.py, where it was 0.19 to 0.25 for ten plans.
-constexpr double kShareOfPeak = 0.5;
-constexpr double kLinkShare = 0.8;
-constexpr double kOtherOnHost = 0.23;
-// The share of an exchange on a host, carried by processors, that one more for each rank hides.
-constexpr double kHiddenBySpareCores = 0.8;
 
 std::function<absl::Status(const std::string&)> IntoPositive(double most, double& out) {
   return [most, &out](const std::string& text) -> absl::Status {
@@ -106,51 +94,40 @@ std::vector<command_line::Option> AdviceRows(AdviceOptions& out) {
       {.name = "gemm_gflops",
        .value_name = "X",
        .help = "with --device=cpu: measured f32 GEMM rate of one core",
-       .read = IntoPositive(1e9, out.gemm_gflops)},
+       .read = IntoPositive(1e9, out.host.gemm_gflops)},
       {.name = "link_gigabytes",
        .value_name = "X",
        .help = "with --device=cpu: measured GB/s from rank to rank",
-       .read = IntoPositive(1e9, out.link_gigabytes)},
+       .read = IntoPositive(1e9, out.host.link_gigabytes)},
       {.name = "cores",
        .value_name = "N",
        .help = "with --device=cpu: cores per node, shared by its ranks (1)",
-       .read = command_line::IntoBetween(1, kMaxRanks, out.cores)},
+       .read = command_line::IntoBetween(1, kMaxRanks, out.host.cores)},
   };
   for (command_line::Option& row : rows) row.group = "Advice";
   return rows;
 }
 
-advice::RankRates RatesOf(double flops, const advice::DeviceFacts& device, double network) {
-  return {.flops = kShareOfPeak * flops,
-          .memory_bandwidth = kLinkShare * device.memory_bandwidth,
-          .node_links = kLinkShare * device.link_bandwidth,
-          .network = kLinkShare * network};
-}
-
 // The cores are shared where there are more ranks.
 absl::Status AddHost(const AdviceOptions& asked, advice::AdviceInput& input) {
-  if (asked.gemm_gflops <= 0 || asked.link_gigabytes <= 0) {
+  const advice::HostFacts& host = asked.host;
+  if (host.gemm_gflops <= 0 || host.link_gigabytes <= 0) {
     return absl::InvalidArgumentError(
         "step times with --device=cpu need --gemm_gflops=X and --link_gigabytes=X as measured on "
         "this machine (machine_rates, built from tests/bench, prints both); for GPUs add "
         "--device=cuda, or --gpu=NAME");
   }
-  const double ranks = static_cast<double>(std::max(input.shape.ranks_of_node, int64_t{1}));
-  const double cores = static_cast<double>(asked.cores) / ranks;
-  const double share = std::min(1.0, cores);
-  input.wide = {.flops = share * asked.gemm_gflops * 1e9,
-                .other_share = kOtherOnHost,
-                .node_links = share * asked.link_gigabytes * 1e9,
-                .hidden_share = kHiddenBySpareCores * std::clamp(cores - 1, 0.0, 1.0)};
+  const int64_t ranks = input.shape.ranks_of_node;
+  input.wide = advice::RatesOfHost(host, ranks);
   input.memory_bytes_max = input.options.plan.memory_bytes_max;
   if (input.memory_bytes_max == 0) {
     return absl::InvalidArgumentError("--advise with --device=cpu needs --memory_limit=X, in GiB");
   }
-  input.devices = absl::StrCat(
-      asked.cores, " cores of ", asked.gemm_gflops, " GFLOP/s each, links of ",
-      asked.link_gigabytes, " GB/s",
-      share < 1 ? absl::StrCat("; ", input.shape.ranks_of_node, " ranks of a node share the cores")
-                : "");
+  input.devices = absl::StrCat(host.cores, " cores of ", host.gemm_gflops,
+                               " GFLOP/s each, links of ", host.link_gigabytes, " GB/s",
+                               advice::ShareOfCore(host, ranks) < 1
+                                   ? absl::StrCat("; ", ranks, " ranks of a node share the cores")
+                                   : "");
   return absl::OkStatus();
 }
 
@@ -165,10 +142,9 @@ absl::Status AddGpus(const AdviceOptions& asked, advice::AdviceInput& input) {
   const absl::StatusOr<advice::NetworkFacts> network = advice::FindNetwork(asked.network);
   if (!network.ok()) return command_line::At("--network", asked.network, network.status());
   const double between = asked.nodes > 1 ? network->node_bandwidth : 0;
-  input.narrow = RatesOf(device.narrow_flops, device, between);
-  input.wide = RatesOf(device.wide_flops, device, between);
-  // CUDA itself and NCCL take about a GiB.
-  input.memory_bytes_max = static_cast<int64_t>((device.memory_gib - 1) * (1 << 30));
+  input.narrow = advice::RatesOfGpu(device.narrow_flops, device, between);
+  input.wide = advice::RatesOfGpu(device.wide_flops, device, between);
+  input.memory_bytes_max = advice::UsableBytes(device);
   if (const int64_t limit = input.options.plan.memory_bytes_max; limit > 0) {
     input.memory_bytes_max = std::min(input.memory_bytes_max, limit);
   }
@@ -203,7 +179,7 @@ absl::StatusOr<std::string> AdviceText(const AdviceOptions& asked, const advice:
 absl::StatusOr<std::string> StepTimeText(const AdviceOptions& asked,
                                          const plan::PlanPageInput& job) {
   const bool is_on_host = job.options.device == "cpu";
-  if (is_on_host ? asked.gemm_gflops <= 0 : asked.device.empty() && asked.memory_gib <= 0) {
+  if (is_on_host ? asked.host.gemm_gflops <= 0 : asked.device.empty() && asked.memory_gib <= 0) {
     return std::string();
   }
   advice::AdviceInput input = {
@@ -297,26 +273,9 @@ plan::PlanSources SourcesOf(const command_line::Grammar& grammar,
 
 // Those of --advise: what it varies is said as well, and is not what it keeps.
 plan::PlanSources SourcesOfAdvice(plan::PlanSources sources) {
-  static constexpr const char* kVaried[] = {"plan",
-                                            "stages",
-                                            "dtype",
-                                            "batch_size",
-                                            "gradient_accumulation_steps",
-                                            "recompute",
-                                            "gradient_checkpointing",
-                                            "shard_ranks",
-                                            "reshard_after_forward",
-                                            "backward_prefetch",
-                                            "prefetch_units",
-                                            "prefetch_elements",
-                                            "max_live_parameters",
-                                            "max_reuse_distance",
-                                            "persistence_threshold",
-                                            "model_persistence_threshold"};
   for (plan::GivenValue& given : sources.given) {
-    const bool is_varied = std::any_of(std::begin(kVaried), std::end(kVaried),
-                                       [&](const char* name) { return given.option == name; });
-    if (is_varied) absl::StrAppend(&given.source, "; --advise tries others");
+    if (advice::VariesOption(given.option))
+      absl::StrAppend(&given.source, "; --advise tries others");
   }
   return sources;
 }

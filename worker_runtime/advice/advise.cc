@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "worker_runtime/advice/cheapest_fit.h"
@@ -211,6 +212,26 @@ absl::StatusOr<std::string> Advise(const AdviceInput& input) {
   absl::StrAppend(&text, "\nrunners-up:\n");
   for (const Candidate* candidate : RunnersUp(candidates)) absl::StrAppend(&text, Line(*candidate));
   return text;
+}
+
+bool VariesOption(absl::string_view option) {
+  static constexpr absl::string_view kVaried[] = {"plan",
+                                                  "stages",
+                                                  "dtype",
+                                                  "batch_size",
+                                                  "gradient_accumulation_steps",
+                                                  "recompute",
+                                                  "gradient_checkpointing",
+                                                  "shard_ranks",
+                                                  "reshard_after_forward",
+                                                  "backward_prefetch",
+                                                  "prefetch_units",
+                                                  "prefetch_elements",
+                                                  "max_live_parameters",
+                                                  "max_reuse_distance",
+                                                  "persistence_threshold",
+                                                  "model_persistence_threshold"};
+  return absl::c_linear_search(kVaried, option);
 }
 
 }  // namespace muster::advice

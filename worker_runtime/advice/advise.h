@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "worker_runtime/advice/plan_job.h"
 #include "worker_runtime/advice/step_time.h"
 #include "worker_runtime/plan/plan_options.h"
@@ -28,5 +29,8 @@ struct AdviceInput {
 // Errors: kInvalidArgument: nothing that was tried fits (with what less memory costs in time, and
 //         what to change); the sequences of a step cannot be divided over the ranks.
 absl::StatusOr<std::string> Advise(const AdviceInput& input);
+
+// Whether plans are tried that differ in this option of muster-train: what was given is the first.
+bool VariesOption(absl::string_view option);
 
 }  // namespace muster::advice

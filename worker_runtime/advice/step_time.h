@@ -8,19 +8,10 @@
 // Threads: pure.
 #pragma once
 
+#include "worker_runtime/advice/rank_rates.h"
 #include "worker_runtime/plan/plan_page.h"
 
 namespace muster::advice {
-
-// The rates of one rank.
-struct RankRates {
-  double flops = 0;             // per second that products reach
-  double other_share = 0;       // time of all else than products, as a share of theirs
-  double memory_bandwidth = 0;  // bytes per second
-  double node_links = 0;        // bytes per second between ranks of a node
-  double network = 0;           // bytes per second that a node sends; 0: there is one node
-  double hidden_share = 0.8;    // of what could run behind products
-};
 
 struct StepTime {
   double compute = 0;  // seconds, with what is computed again
