@@ -88,7 +88,7 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
       hang_watch_(
           loop, MakeHangWatchOptions(),
           [this](int pid, const std::string& why) { signals_.End(roster_.FindByPid(pid), why); },
-          [this](const verdict::NodeWord& word) { link_->SendWatchWord(word); }),
+          [this](const hangs::NodeWord& word) { link_->SendWatchWord(word); }),
       sight_(loop, {.options = options_,
                     .core = core(),
                     .roster = roster_,
@@ -261,17 +261,16 @@ void Agent::Forward(StoreRequest request) {
 }
 
 rendezvous::LinkListener Agent::MakeLinkListener() {
-  return {
-      .on_directive = [this](Directive d) { Feed(DirectiveArrived{std::move(d)}); },
-      .on_store_reply = [this](StoreReply reply) { worker_service_.OnReply(reply); },
-      .on_watch_order = [this](const verdict::WatchOrder& order) { hang_watch_.OnOrder(order); },
-      .on_inquiry = [this](const Inquiry& inquiry) { sight_.desk().OnInquiry(inquiry); },
-      .on_inquiry_answer =
-          [this](InquiryAnswer answer) { sight_.desk().OnAnswer(std::move(answer)); },
-      .on_state =
-          [this](bool up, std::string detail, absl::Status fatal) {
-            Feed(LinkChanged{up, std::move(detail), std::move(fatal)});
-          }};
+  return {.on_directive = [this](Directive d) { Feed(DirectiveArrived{std::move(d)}); },
+          .on_store_reply = [this](StoreReply reply) { worker_service_.OnReply(reply); },
+          .on_watch_order = [this](const hangs::WatchOrder& order) { hang_watch_.OnOrder(order); },
+          .on_inquiry = [this](const Inquiry& inquiry) { sight_.desk().OnInquiry(inquiry); },
+          .on_inquiry_answer =
+              [this](InquiryAnswer answer) { sight_.desk().OnAnswer(std::move(answer)); },
+          .on_state =
+              [this](bool up, std::string detail, absl::Status fatal) {
+                Feed(LinkChanged{up, std::move(detail), std::move(fatal)});
+              }};
 }
 
 // --- The guardian
@@ -358,7 +357,7 @@ HangWatchOptions Agent::MakeHangWatchOptions() {
                 KeepDiary();
               },
           .on_last_calls =
-              [this](Round round, const verdict::LastCallsState& state) {
+              [this](Round round, const hangs::LastCallsState& state) {
                 Feed(LastCallsChanged{round, state});
               }};
 }

@@ -12,7 +12,7 @@
 #include "proto/base/membership.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/stop_state.h"
-#include "rendezvous/verdict/last_calls.h"
+#include "rendezvous/hangs/evidence/last_calls.h"
 
 namespace muster::agent {
 
@@ -52,7 +52,7 @@ struct WorkerExited {
 // aborted (kept_back.h). Said anew whenever it changes.
 struct LastCallsChanged {
   Round round;
-  verdict::LastCallsState state;
+  hangs::LastCallsState state;
 };
 // What a worker of `round` has said of itself, all of it: whether it obeys a stop, and the furthest
 // step that it has begun (-1: none) if it has promised to begin none beyond until the stop step is

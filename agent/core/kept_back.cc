@@ -45,7 +45,7 @@ std::vector<WorkerExited> KeptBack::TakeFailures(MonoTime now) {
   if (KeepsFailures(now)) return exits;
   for (KeptFailure& kept : std::exchange(failures_, {})) {
     kept.exit.failure->age = now - kept.at;
-    verdict::TellWhoEnded(state_.said, *kept.exit.failure);
+    hangs::TellWhoEnded(state_.said, *kept.exit.failure);
     exits.push_back(std::move(kept.exit));
   }
   return exits;

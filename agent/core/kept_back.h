@@ -18,7 +18,7 @@
 #include "agent/core/agent_events.h"
 #include "agent/core/turn.h"
 #include "proto/base/mono_time.h"
-#include "rendezvous/verdict/last_calls.h"
+#include "rendezvous/hangs/evidence/last_calls.h"
 
 namespace muster::agent {
 
@@ -35,8 +35,8 @@ class KeptBack {
   void Keep(const WorkerExited& exit, MonoTime now);
   // Effects that need not wait any more, in the order of their coming.
   std::vector<Effect> TakeEffects(MonoTime now);
-  // Failures that need not wait any more, and in them whose call has ended the worker, where that is
-  // known; their age is as of `now`.
+  // Failures that need not wait any more, and in them whose call has ended the worker, where that
+  // is known; their age is as of `now`.
   std::vector<WorkerExited> TakeFailures(MonoTime now);
 
   // When what waits has waited for long enough; InfiniteFuture() where nothing waits.
@@ -52,7 +52,7 @@ class KeptBack {
     return (state_.asks_workers || state_.awaits_judge) && now < until_;
   }
 
-  verdict::LastCallsState state_;
+  hangs::LastCallsState state_;
   MonoTime until_ = MonoTime::InfiniteFuture();  // of the first that anything has waited for
   std::vector<Effect> effects_;
   std::vector<KeptFailure> failures_;

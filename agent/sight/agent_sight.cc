@@ -13,7 +13,7 @@
 namespace muster::agent {
 namespace {
 
-using RankReports = std::vector<verdict::RankReport>;
+using RankReports = std::vector<hangs::RankReport>;
 using status::Spent;
 
 // Less than the server gives (TimeFor).
@@ -70,7 +70,7 @@ status::StatusPage AgentSight::OwnPage(const std::string& why) const {
   page.round.num_nodes = parts_.roster.assignment().num_nodes;
   page.round.world_size = parts_.roster.assignment().world_size;
   page.nodes.running = 1;
-  const verdict::NodeProgress progress = parts_.hang_watch.ranks().Progress();
+  const hangs::NodeProgress progress = parts_.hang_watch.ranks().Progress();
   page.progress = {.step = progress.step,
                    .steps_per_second = progress.steps_per_second,
                    .slowest_rank = progress.slowest_rank,

@@ -54,7 +54,7 @@ void StoreHost::AddWorker(Rank rank, pid_t pid) {
   if (witness_) witness_->AddWorker(rank, pid);
 }
 
-void StoreHost::AskWhoIsMissing(absl::AnyInvocable<void(std::vector<verdict::Gathering>)> answer) {
+void StoreHost::AskWhoIsMissing(absl::AnyInvocable<void(std::vector<hangs::Gathering>)> answer) {
   if (server_) server_->AskWhoIsMissing(std::move(answer));
 }
 

@@ -37,7 +37,7 @@ class StoreHost {
   // A worker of this node.
   void AddWorker(Rank rank, pid_t pid);
   // The two do as TorchStoreServer's, and nothing where it is not served.
-  void AskWhoIsMissing(absl::AnyInvocable<void(std::vector<verdict::Gathering>)> answer);
+  void AskWhoIsMissing(absl::AnyInvocable<void(std::vector<hangs::Gathering>)> answer);
   void StopTelling();
 
  private:

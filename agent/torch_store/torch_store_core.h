@@ -21,7 +21,7 @@
 #include "agent/torch_store/wait_news.h"
 #include "agent/torch_store/waits.h"
 #include "proto/base/mono_time.h"
-#include "rendezvous/verdict/gatherings.h"
+#include "rendezvous/hangs/evidence/gatherings.h"
 
 namespace muster::agent {
 
@@ -62,7 +62,7 @@ class TorchStoreCore {
   void StopTelling() { news_.Stop(); }
 
   // See WaitNews.
-  std::vector<verdict::Gathering> Gatherings(MonoTime now) const { return news_.Gatherings(now); }
+  std::vector<hangs::Gathering> Gatherings(MonoTime now) const { return news_.Gatherings(now); }
 
   // Earliest instant at which Tick would return something; InfiniteFuture() if none.
   MonoTime NextDeadline() const;

@@ -160,7 +160,7 @@ class TorchStoreServer::Loop {
     pids_.push_back(pid);
   }
 
-  std::vector<verdict::Gathering> WhoIsMissing() const { return core_.Gatherings(MonoNow()); }
+  std::vector<hangs::Gathering> WhoIsMissing() const { return core_.Gatherings(MonoNow()); }
 
   void StopTelling() {
     core_.StopTelling();
@@ -350,7 +350,7 @@ void TorchStoreServer::AddWorker(Rank rank, pid_t pid) {
 }
 
 void TorchStoreServer::AskWhoIsMissing(
-    absl::AnyInvocable<void(std::vector<verdict::Gathering>)> answer) {
+    absl::AnyInvocable<void(std::vector<hangs::Gathering>)> answer) {
   thread_->Post(
       [loop = loop_.get(), answer = std::move(answer)]() mutable { answer(loop->WhoIsMissing()); });
 }

@@ -18,7 +18,7 @@
 #include "agent/torch_store/store_thread.h"
 #include "agent/torch_store/torch_store_core.h"
 #include "proto/base/ids.h"
-#include "rendezvous/verdict/gatherings.h"
+#include "rendezvous/hangs/evidence/gatherings.h"
 
 namespace muster::agent {
 
@@ -46,7 +46,7 @@ class TorchStoreServer {
   void AddWorker(Rank rank, pid_t pid);
   // `answer` is called on the store's thread with TorchStoreCore::Gatherings, or never if the
   // server ends before.
-  void AskWhoIsMissing(absl::AnyInvocable<void(std::vector<verdict::Gathering>)> answer);
+  void AskWhoIsMissing(absl::AnyInvocable<void(std::vector<hangs::Gathering>)> answer);
   // Workers are being stopped: who is missing is told no more.
   void StopTelling();
 

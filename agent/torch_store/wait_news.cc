@@ -177,7 +177,7 @@ std::optional<TellPeople> WaitNews::NoteGivenUp(StoreConnection connection, bool
 
 // --- What the hang watch is told
 
-std::vector<verdict::Gathering> WaitNews::Gatherings(MonoTime now) const {
+std::vector<hangs::Gathering> WaitNews::Gatherings(MonoTime now) const {
   if (!is_telling_) return {};
   const bool is_start = !attendance_.IsComplete();
   absl::btree_map<std::string, std::vector<int>> waiting;  // by what is awaited; "" at the start
@@ -190,9 +190,9 @@ std::vector<verdict::Gathering> WaitNews::Gatherings(MonoTime now) const {
     if (is_at_start) waiting[""].push_back(rank->value());
     if (is_at_barrier) waiting[wait.awaited].push_back(rank->value());
   }
-  std::vector<verdict::Gathering> out;
+  std::vector<hangs::Gathering> out;
   for (auto& [awaited, ranks] : waiting) {
-    if (out.size() == verdict::kGatheringsMax) break;
+    if (out.size() == hangs::kGatheringsMax) break;
     if (auto gathering = GatheringAt(awaited, std::move(ranks))) {
       out.push_back(*std::move(gathering));
     }
@@ -200,8 +200,8 @@ std::vector<verdict::Gathering> WaitNews::Gatherings(MonoTime now) const {
   return out;
 }
 
-std::optional<verdict::Gathering> WaitNews::GatheringAt(const std::string& awaited,
-                                                        std::vector<int> waiting) const {
+std::optional<hangs::Gathering> WaitNews::GatheringAt(const std::string& awaited,
+                                                      std::vector<int> waiting) const {
   const bool is_start = !attendance_.IsComplete();
   const StoreBarrier* const barrier = is_start ? nullptr : barriers_.Find(awaited);
   const int world_size = attendance_.world_size();
@@ -221,7 +221,7 @@ std::optional<verdict::Gathering> WaitNews::GatheringAt(const std::string& await
     return std::binary_search(missing->begin(), missing->end(), rank);
   });
   if (waiting.empty()) return std::nullopt;
-  return verdict::Gathering{
+  return hangs::Gathering{
       .name = is_start ? std::string(kInit)
                        : absl::StrCat("barrier ", Shown(barrier->name), " of PyTorch's store"),
       .is_start = is_start,

@@ -13,7 +13,7 @@
 #include "agent/torch_store/barriers.h"
 #include "agent/torch_store/waits.h"
 #include "proto/base/mono_time.h"
-#include "rendezvous/verdict/gatherings.h"
+#include "rendezvous/hangs/evidence/gatherings.h"
 
 namespace muster::agent {
 
@@ -80,14 +80,14 @@ class WaitNews {
 
   // What somebody waits in now for ranks that have certainly not come: init_process_group until all
   // have, then barriers of all ranks. Sentences may say more, since these may end workers.
-  std::vector<verdict::Gathering> Gatherings(MonoTime now) const;
+  std::vector<hangs::Gathering> Gatherings(MonoTime now) const;
 
  private:
   MonoTime NoticeDue() const;
   TellPeople OfAbsent(MonoTime now);
   std::optional<TellPeople> OfBarrier(MonoTime now);
-  std::optional<verdict::Gathering> GatheringAt(const std::string& awaited,
-                                                std::vector<int> waiting) const;
+  std::optional<hangs::Gathering> GatheringAt(const std::string& awaited,
+                                              std::vector<int> waiting) const;
 
   const NoticeTimes times_;
   const Attendance& attendance_;

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "rendezvous/verdict/abort_watch.h"
+#include "rendezvous/hangs/judge/abort_watch.h"
 
 namespace muster::agent {
 namespace {
@@ -28,7 +28,7 @@ void AbortInquiry::OnAborted(int rank) {
   ArmTimer();
   if (question_.aborted.size() == 1) {
     question_.awaits_judge = !question_.said;
-    listener_.tell_judge(verdict::RankAborted{ranks_.round().round, rank});
+    listener_.tell_judge(hangs::RankAborted{ranks_.round().round, rank});
   }
   AskRanks();
   TellState();
@@ -37,7 +37,7 @@ void AbortInquiry::OnAborted(int rank) {
 // Whatever happens to the workers, to the disk and to the server: nobody who waits for answers
 // waits for longer, and the time begins with the first of them.
 void AbortInquiry::ArmTimer() {
-  if (!question_.until) question_.until = MonoNow() + verdict::TimesForLastCalls(grace_).all;
+  if (!question_.until) question_.until = MonoNow() + hangs::TimesForLastCalls(grace_).all;
   timer_.expires_after(absl::ToChronoNanoseconds(*question_.until - MonoNow()));
   timer_.async_wait([this, round = ranks_.round().round](const asio::error_code& error) {
     if (!error && round == ranks_.round().round) OnTimeOver();
@@ -49,7 +49,7 @@ void AbortInquiry::OnTimeOver() {
   question_.awaits_judge = false;
   if (question_.is_asking) return OnCalls({});
   if (!question_.aborted.empty() && question_.calls) {
-    Say(verdict::CompareLastCalls(question_.aborted, ranks_.round().world_size, *question_.calls));
+    Say(hangs::CompareLastCalls(question_.aborted, ranks_.round().world_size, *question_.calls));
   }
   TellState();
 }
@@ -59,13 +59,13 @@ void AbortInquiry::AskRanks() {
   if (!ranks_.torch().HasServed()) return OnCalls({});
   question_.is_asking = true;
   ranks_.torch().AskLastCalls(
-      ranks_.round().first_rank, verdict::TimesForLastCalls(grace_).workers,
-      [this, round = ranks_.round().round](std::vector<verdict::RankCalls> calls) {
+      ranks_.round().first_rank, hangs::TimesForLastCalls(grace_).workers,
+      [this, round = ranks_.round().round](std::vector<hangs::RankCalls> calls) {
         if (round == ranks_.round().round && question_.is_asking) OnCalls(std::move(calls));
       });
 }
 
-void AbortInquiry::OnCalls(std::vector<verdict::RankCalls> calls) {
+void AbortInquiry::OnCalls(std::vector<hangs::RankCalls> calls) {
   question_.is_asking = false;
   question_.calls = std::move(calls);
   if (std::exchange(question_.is_asked, false)) Answer();
@@ -74,7 +74,7 @@ void AbortInquiry::OnCalls(std::vector<verdict::RankCalls> calls) {
 
 void AbortInquiry::Answer() {
   listener_.tell_judge(
-      verdict::NodeLastCalls{ranks_.round().round, question_.aborted, *question_.calls});
+      hangs::NodeLastCalls{ranks_.round().round, question_.aborted, *question_.calls});
 }
 
 void AbortInquiry::OnAsked() {
@@ -85,14 +85,14 @@ void AbortInquiry::OnAsked() {
   TellState();
 }
 
-void AbortInquiry::OnSaid(const verdict::AbortReport& report) {
+void AbortInquiry::OnSaid(const hangs::AbortReport& report) {
   question_.awaits_judge = false;
   Say(report);
   TellState();
 }
 
-void AbortInquiry::Say(const verdict::AbortReport& report) {
-  if (question_.said || verdict::InWords(report).empty()) return;
+void AbortInquiry::Say(const hangs::AbortReport& report) {
+  if (question_.said || hangs::InWords(report).empty()) return;
   question_.said = report;
   listener_.say(report);
 }
@@ -103,7 +103,7 @@ void AbortInquiry::TellState() {
                            .has_report = question_.said.has_value()};
   if (now == question_.told) return;
   question_.told = now;
-  verdict::LastCallsState state{.asks_workers = now.asks_workers, .awaits_judge = now.awaits_judge};
+  hangs::LastCallsState state{.asks_workers = now.asks_workers, .awaits_judge = now.awaits_judge};
   if (now.asks_workers || now.awaits_judge) {
     state.within = std::max(absl::ZeroDuration(), *question_.until - MonoNow()) + kCoreWaitsLonger;
   } else {

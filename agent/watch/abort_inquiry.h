@@ -1,6 +1,6 @@
 // Where a rank has aborted: what the ranks here called last is asked before any of them is
 // signalled, and said once a round by the judge of the job to all nodes
-// (rendezvous/verdict/abort_watch.h). Gloo aborts the rank that receives another size than it
+// (rendezvous/hangs/judge/abort_watch.h). Gloo aborts the rank that receives another size than it
 // expects, which need not be the one at fault.
 //
 // It asks, and says how far it is; what waits for it waits in the core (agent/core/kept_back.h).
@@ -16,8 +16,8 @@
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "proto/base/mono_time.h"
-#include "rendezvous/verdict/last_calls.h"
-#include "rendezvous/verdict/watch_messages.h"
+#include "rendezvous/hangs/evidence/last_calls.h"
+#include "rendezvous/hangs/wire/watch_messages.h"
 
 namespace muster::agent {
 
@@ -25,12 +25,12 @@ class AbortInquiry {
  public:
   struct Listener {
     // May lead to OnAsked and OnSaid before it returns.
-    std::function<void(verdict::NodeWord)> tell_judge;
+    std::function<void(hangs::NodeWord)> tell_judge;
     // Once a round at most, with what has words.
-    std::function<void(const verdict::AbortReport&)> say;
+    std::function<void(const hangs::AbortReport&)> say;
     // How far the inquiry is, whenever that changes within a round. Nothing is asked or awaited for
-    // longer than a second, with the usual grace (verdict::TimesForLastCalls).
-    std::function<void(const verdict::LastCallsState&)> on_state;
+    // longer than a second, with the usual grace (hangs::TimesForLastCalls).
+    std::function<void(const hangs::LastCallsState&)> on_state;
   };
   AbortInquiry(asio::io_context& loop, absl::Duration grace, LocalRanks& ranks, Listener listener);
 
@@ -40,7 +40,7 @@ class AbortInquiry {
   void OnAborted(int rank);
   // The judge asks what the ranks here called last, and says what those of all nodes did.
   void OnAsked();
-  void OnSaid(const verdict::AbortReport& report);
+  void OnSaid(const hangs::AbortReport& report);
 
  private:
   // What is asked once a round.
@@ -48,10 +48,10 @@ class AbortInquiry {
     std::vector<int> aborted;       // ranks of this node
     std::optional<MonoTime> until;  // nothing: nobody has waited yet
     bool is_asking = false;
-    std::optional<std::vector<verdict::RankCalls>> calls;
+    std::optional<std::vector<hangs::RankCalls>> calls;
     bool is_asked = false;      // by the judge, for `calls`
     bool awaits_judge = false;  // what those of all nodes called
-    std::optional<verdict::AbortReport> said;
+    std::optional<hangs::AbortReport> said;
     // What the listener was told last.
     struct Told {
       bool asks_workers = false;
@@ -64,9 +64,9 @@ class AbortInquiry {
   void ArmTimer();
   void OnTimeOver();
   void AskRanks();
-  void OnCalls(std::vector<verdict::RankCalls> calls);
+  void OnCalls(std::vector<hangs::RankCalls> calls);
   void Answer();
-  void Say(const verdict::AbortReport& report);
+  void Say(const hangs::AbortReport& report);
   void TellState();
 
   const absl::Duration grace_;

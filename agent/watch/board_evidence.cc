@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "rendezvous/verdict/diagnosis.h"
+#include "rendezvous/hangs/evidence/diagnosis.h"
 
 namespace muster::agent {
 namespace {
@@ -18,7 +18,7 @@ constexpr char kDefaultGroup[] = "default_pg";
 // Groups of one name and id are one; of one rank's twice in a row, the later.
 using GroupKey = std::pair<std::string, uint32_t>;
 
-verdict::Operation ToOperation(const BoardSnapshot::Record& record) {
+hangs::Operation ToOperation(const BoardSnapshot::Record& record) {
   return {.kind = record.kind,
           .state = record.state,
           .sequence = record.sequence,
@@ -30,14 +30,14 @@ verdict::Operation ToOperation(const BoardSnapshot::Record& record) {
 }
 
 // From the newest to the oldest, until enough is known.
-std::vector<verdict::Operation> Choose(const BoardSnapshot& board, uint16_t group) {
-  std::vector<verdict::Operation> chosen;
+std::vector<hangs::Operation> Choose(const BoardSnapshot& board, uint16_t group) {
+  std::vector<hangs::Operation> chosen;
   std::set<std::pair<OperationKind, int>> transfers_seen;
   size_t recent = 0;
   size_t pending = 0;
   for (auto at = board.operations.rbegin(); at != board.operations.rend(); ++at) {
     if (at->group != group) continue;
-    verdict::Operation op = ToOperation(*at);
+    hangs::Operation op = ToOperation(*at);
     bool wanted = op.is_pending() && pending++ < kPendingCallsMax;
     if (op.is_collective()) {
       wanted = wanted || recent++ < kRecentCalls;
@@ -65,19 +65,19 @@ class EvidenceMaker {
   }
 
   void Add(const WatchedRank& watched) {
-    verdict::RankEvidence rank{.rank = watched.rank,
-                               .round = out_.round,
-                               .node = watched.node,
-                               .pid = watched.pid,
-                               .life = watched.life,
-                               .phase = watched.board.phase,
-                               .step = watched.board.step,
-                               .silent_for = watched.silent_for,
-                               .is_mute = watched.is_mute,
-                               .tells_waits = watched.board.pid != 0,
-                               .is_busy = watched.is_busy,
-                               .fault = watched.fault,
-                               .doing = watched.doing};
+    hangs::RankEvidence rank{.rank = watched.rank,
+                             .round = out_.round,
+                             .node = watched.node,
+                             .pid = watched.pid,
+                             .life = watched.life,
+                             .phase = watched.board.phase,
+                             .step = watched.board.step,
+                             .silent_for = watched.silent_for,
+                             .is_mute = watched.is_mute,
+                             .tells_waits = watched.board.pid != 0,
+                             .is_busy = watched.is_busy,
+                             .fault = watched.fault,
+                             .doing = watched.doing};
     for (size_t g = 0; g < watched.board.groups.size(); ++g) {
       const BoardSnapshot::Group& group = watched.board.groups[g];
       // What a worker has spoilt is no group.
@@ -95,11 +95,11 @@ class EvidenceMaker {
     out_.ranks.push_back(std::move(rank));
   }
 
-  verdict::Evidence Take() { return std::move(out_); }
+  hangs::Evidence Take() { return std::move(out_); }
 
  private:
   // The recorder does not tell which of the pending operations the program waits for.
-  void AddTorch(const TorchRank& torch, verdict::RankEvidence& rank) {
+  void AddTorch(const TorchRank& torch, hangs::RankEvidence& rank) {
     if (!torch.records.groups.empty() || !torch.waits.new_groups.operations.empty()) {
       rank.tells_waits = false;
     }
@@ -112,18 +112,18 @@ class EvidenceMaker {
     }
   }
 
-  static bool HasPending(const verdict::RankEvidence& rank) {
-    for (const verdict::GroupRecord& record : rank.groups) {
-      for (const verdict::Operation& op : record.operations) {
+  static bool HasPending(const hangs::RankEvidence& rank) {
+    for (const hangs::GroupRecord& record : rank.groups) {
+      for (const hangs::Operation& op : record.operations) {
         if (op.is_pending()) return true;
       }
     }
     return false;
   }
 
-  void AddTorchGroup(const TorchGroup& group, verdict::RankEvidence& rank) {
+  void AddTorchGroup(const TorchGroup& group, hangs::RankEvidence& rank) {
     const int index = IndexOf(group, rank.rank);
-    verdict::GroupRecord record{.group = index, .num_issued = group.num_issued};
+    hangs::GroupRecord record{.group = index, .num_issued = group.num_issued};
     AddTransfers(group, record);
     if (group.has_batches) {
       AddWithoutNumbers(group, record);
@@ -132,7 +132,7 @@ class EvidenceMaker {
     }
     size_t pending = 0;
     for (size_t i = 0; i < group.operations.size(); ++i) {
-      const verdict::Operation& op = group.operations[i];
+      const hangs::Operation& op = group.operations[i];
       const bool is_recent = i + kRecentCalls >= group.operations.size();
       const bool is_wanted = op.is_pending() && pending++ < kPendingCallsMax;
       if (is_recent || is_wanted) record.operations.push_back(op);
@@ -140,23 +140,23 @@ class EvidenceMaker {
     rank.groups.push_back(std::move(record));
   }
 
-  void AddTransfers(const TorchGroup& group, verdict::GroupRecord& record) const {
+  void AddTransfers(const TorchGroup& group, hangs::GroupRecord& record) const {
     const bool has_members = group.label == kDefaultGroup || members_.contains(group.name);
-    for (verdict::Operation op : group.transfers) {
+    for (hangs::Operation op : group.transfers) {
       if (!has_members) op.peer = -1;
       record.operations.push_back(std::move(op));
     }
   }
 
   // Nobody may miss this rank by its number of calls. It waits for somebody in what is pending.
-  static void AddWithoutNumbers(const TorchGroup& group, verdict::GroupRecord& record) {
+  static void AddWithoutNumbers(const TorchGroup& group, hangs::GroupRecord& record) {
     record.num_issued = std::numeric_limits<int64_t>::max();
-    for (const verdict::Operation& op : group.operations) {
+    for (const hangs::Operation& op : group.operations) {
       if (!op.is_pending()) continue;
       record.operations.push_back({.kind = OperationKind::kRecv,
                                    .state = op.state,
-                                   .sequence = verdict::kUnknownSequence,
-                                   .name = verdict::NameOf(op)});
+                                   .sequence = hangs::kUnknownSequence,
+                                   .name = hangs::NameOf(op)});
       return;
     }
   }
@@ -184,7 +184,7 @@ class EvidenceMaker {
     } else if (known != members_.end()) {
       members = known->second;
     } else {
-      members.push_back(verdict::kUnknownRank);
+      members.push_back(hangs::kUnknownRank);
     }
     return members;
   }
@@ -193,38 +193,38 @@ class EvidenceMaker {
     const auto [found, is_new] =
         index_.try_emplace(GroupKey(group.name, group.id), static_cast<int>(out_.groups.size()));
     if (is_new) {
-      verdict::Group made{.name = group.name,
-                          .members = std::vector<int>(group.size, verdict::kUnknownRank),
-                          .id = group.id};
+      hangs::Group made{.name = group.name,
+                        .members = std::vector<int>(group.size, hangs::kUnknownRank),
+                        .id = group.id};
       // A group of all ranks: each is what it is in the job.
       for (int r = 0; group.size == world_size_ && r < world_size_; ++r) made.members[r] = r;
       out_.groups.push_back(std::move(made));
     }
-    verdict::Group& known = out_.groups[found->second];
+    hangs::Group& known = out_.groups[found->second];
     if (static_cast<int>(known.members.size()) < group.size) {
-      known.members.resize(group.size, verdict::kUnknownRank);
+      known.members.resize(group.size, hangs::kUnknownRank);
     }
     return found->second;
   }
 
   const int world_size_;
   const TorchMembers& members_;
-  verdict::Evidence out_;
+  hangs::Evidence out_;
   std::map<GroupKey, int> index_;
   std::map<std::string, int> torch_index_;
 };
 
 }  // namespace
 
-verdict::Evidence MakeEvidence(Round round, int world_size, const std::vector<WatchedRank>& watched,
-                               const TorchMembers& members) {
+hangs::Evidence MakeEvidence(Round round, int world_size, const std::vector<WatchedRank>& watched,
+                             const TorchMembers& members) {
   EvidenceMaker maker(round, world_size, members);
   for (const WatchedRank& rank : watched) maker.Add(rank);
   return maker.Take();
 }
 
-verdict::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* torch) {
-  verdict::Pulse pulse{.rank = rank, .is_told = board.pid.load(std::memory_order_acquire) != 0};
+hangs::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* torch) {
+  hangs::Pulse pulse{.rank = rank, .is_told = board.pid.load(std::memory_order_acquire) != 0};
   if (!pulse.is_told && torch == nullptr) return pulse;
   pulse.is_told = true;
   pulse.token = FingerprintOf(board);

@@ -1,5 +1,5 @@
 // From progress boards, and from what PyTorch tells, to what the verdict is made of
-// (rendezvous/verdict/evidence.h).
+// (rendezvous/hangs/evidence/evidence.h).
 //
 // Pure values.
 #pragma once
@@ -12,9 +12,9 @@
 #include "agent/watch/torch_watch.h"
 #include "proto/base/ids.h"
 #include "proto/base/progress_board.h"
-#include "rendezvous/verdict/evidence.h"
-#include "rendezvous/verdict/incident_parts.h"
-#include "rendezvous/verdict/silence_meter.h"
+#include "rendezvous/hangs/evidence/evidence.h"
+#include "rendezvous/hangs/evidence/incident_parts.h"
+#include "rendezvous/hangs/evidence/silence_meter.h"
 
 namespace muster::agent {
 
@@ -23,13 +23,13 @@ struct WatchedRank {
   int rank = 0;
   int pid = 0;
   std::string node;
-  verdict::Life life = verdict::Life::kRunning;
+  hangs::Life life = hangs::Life::kRunning;
   absl::Duration silent_for;
   bool is_mute = false;  // neither a board nor PyTorch tells of it
   bool is_busy = false;  // it computes, reads or writes, by what it uses
   std::string fault;
   std::string doing;
-  verdict::Hold hold = verdict::Hold::kUnknown;
+  hangs::Hold hold = hangs::Hold::kUnknown;
   BoardSnapshot board;
   std::optional<TorchRank> torch;
 };
@@ -41,12 +41,12 @@ struct WatchedRank {
 // PyTorch's groups have the ranks that `members` names, which its programs say of themselves where
 // they can; the first has all. Of others those that have used it are known, and that there may be
 // more.
-verdict::Evidence MakeEvidence(Round round, int world_size, const std::vector<WatchedRank>& watched,
-                               const TorchMembers& members = {});
+hangs::Evidence MakeEvidence(Round round, int world_size, const std::vector<WatchedRank>& watched,
+                             const TorchMembers& members = {});
 
 // `is_told` where a worker has opened the board, or where PyTorch tells of it. `torch` may be null.
-verdict::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* torch = nullptr);
+hangs::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* torch = nullptr);
 
-using verdict::PhaseInWords;
+using hangs::PhaseInWords;
 
 }  // namespace muster::agent

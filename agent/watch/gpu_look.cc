@@ -117,9 +117,9 @@ std::string InWords(const GpuLook& look, const GpuLook& before) {
   return text;
 }
 
-void AddGpusOfRanks(std::vector<verdict::RankReport>& ranks, const GpuLookOptions& options) {
+void AddGpusOfRanks(std::vector<hangs::RankReport>& ranks, const GpuLookOptions& options) {
   const Looks looks = LookTwice(options);
-  for (verdict::RankReport& rank : ranks) {
+  for (hangs::RankReport& rank : ranks) {
     if (rank.pid == 0) continue;
     absl::btree_set<int> own = {rank.pid};
     for (const ProcessInfo& process : ListDescendants(rank.pid)) own.insert(process.pid);

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "agent/machine/nvml.h"
 #include "proto/base/mono_time.h"
-#include "rendezvous/verdict/incident_parts.h"
+#include "rendezvous/hangs/evidence/incident_parts.h"
 
 namespace muster::agent {
 
@@ -48,6 +48,6 @@ struct GpuLookOptions {
 // nothing where NVML is not there, or does not know whose process is whose (in some containers).
 //
 // Threads: safe; blocks, for ever where the driver is stuck, so it is for a lane (rank_looks.h).
-void AddGpusOfRanks(std::vector<verdict::RankReport>& ranks, const GpuLookOptions& options = {});
+void AddGpusOfRanks(std::vector<hangs::RankReport>& ranks, const GpuLookOptions& options = {});
 
 }  // namespace muster::agent

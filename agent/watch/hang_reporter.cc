@@ -29,36 +29,36 @@ void HangReporter::Tell(WatchEvent event, const std::string& text) const {
   if (on_said_) on_said_(event, text);
 }
 
-void HangReporter::Stand(verdict::StandingKind kind, const std::string& text) {
+void HangReporter::Stand(hangs::StandingKind kind, const std::string& text) {
   standing_ = {.kind = kind, .text = text};
   standing_since_ = MonoNow();
 }
 
-verdict::Standing HangReporter::standing() const {
-  verdict::Standing standing = standing_;
-  if (standing.kind != verdict::StandingKind::kNone) standing.age = MonoNow() - standing_since_;
+hangs::Standing HangReporter::standing() const {
+  hangs::Standing standing = standing_;
+  if (standing.kind != hangs::StandingKind::kNone) standing.age = MonoNow() - standing_since_;
   return standing;
 }
 
-void HangReporter::SayNotice(const std::string& text, verdict::Finding finding) {
-  Stand(verdict::StandingKind::kNotice, text);
+void HangReporter::SayNotice(const std::string& text, hangs::Finding finding) {
+  Stand(hangs::StandingKind::kNotice, text);
   const std::string network = network_faults_ ? NetworkInWords(network_faults_()) : std::string();
   log::Write(log::Level::kWarning, "waiting_ranks", absl::StrCat(network, text),
              {{"run", run_id_},
               {"round", ToString(round_)},
               {"node", node_},
-              {"finding", verdict::ToString(finding)}});
+              {"finding", hangs::ToString(finding)}});
   Tell(WatchEvent::kNotice, text);
 }
 
 void HangReporter::SayRecovery(const std::string& text) {
-  if (standing_.kind == verdict::StandingKind::kNone) return;
-  Stand(verdict::StandingKind::kNone, "");
+  if (standing_.kind == hangs::StandingKind::kNone) return;
+  Stand(hangs::StandingKind::kNone, "");
   Write(log::Level::kInfo, "ranks_go_on", text);
   Tell(WatchEvent::kGoesOn, text);
 }
 
-void HangReporter::SaySlow(const verdict::SaySlow& order) {
+void HangReporter::SaySlow(const hangs::SaySlow& order) {
   Write(order.is_over ? log::Level::kInfo : log::Level::kWarning, "slow_ranks", order.text);
   Tell(WatchEvent::kSlow, order.text);
 }
@@ -67,7 +67,7 @@ void HangReporter::SayQuiet(bool is_over, const std::string& text) const {
   Write(is_over ? log::Level::kInfo : log::Level::kWarning, "quiet_ranks", text);
 }
 
-Incident HangReporter::MakeIncident(const verdict::SayVerdict& order) const {
+Incident HangReporter::MakeIncident(const hangs::SayVerdict& order) const {
   return {.run_id = run_id_,
           .node = node_,
           .round = round_,
@@ -83,13 +83,13 @@ Incident HangReporter::MakeIncident(const verdict::SayVerdict& order) const {
                        {std::string(kReported), order.since_detected}}};
 }
 
-std::string HangReporter::SayVerdict(const verdict::SayVerdict& order) {
+std::string HangReporter::SayVerdict(const hangs::SayVerdict& order) {
   incident_ = MakeIncident(order);
   detected_at_ = MonoNow() - order.since_detected;
   report_path_ = reports_.NameNext("hang", restart_count_);
   Write(log::Level::kError, "hang",
         absl::StrCat(InWords(*incident_), "\n  all of it is in ", report_path_));
-  Stand(verdict::StandingKind::kVerdict,
+  Stand(hangs::StandingKind::kVerdict,
         absl::StrCat(order.diagnosis.Describe(), "; ", order.reason));
   Tell(WatchEvent::kVerdict, standing_.text);
   reports_.Write(report_path_, ToJson(*incident_));
@@ -97,8 +97,8 @@ std::string HangReporter::SayVerdict(const verdict::SayVerdict& order) {
   return absl::StrCat("hang: ", standing_.text, "; see ", report_path_);
 }
 
-void HangReporter::SayAborts(const verdict::AbortReport& report) {
-  const std::string text = verdict::InWords(report);
+void HangReporter::SayAborts(const hangs::AbortReport& report) {
+  const std::string text = hangs::InWords(report);
   const std::string path = reports_.NameNext("abort", restart_count_);
   Write(log::Level::kWarning, "abort", absl::StrCat(text, "\n  all of it is in ", path));
   const AbortIncident incident{.run_id = run_id_,

@@ -15,7 +15,7 @@
 #include "agent/watch/watched_round.h"
 #include "proto/base/mono_time.h"
 #include "proto/io/log.h"
-#include "rendezvous/verdict/watch_messages.h"
+#include "rendezvous/hangs/wire/watch_messages.h"
 
 namespace muster::agent {
 
@@ -32,15 +32,15 @@ class HangReporter {
   void StartRound(const WatchedRound& round);
 
   // Ranks wait for others.
-  void SayNotice(const std::string& text, verdict::Finding finding);
+  void SayNotice(const std::string& text, hangs::Finding finding);
   // What a notice or a verdict was about goes on. Nothing is said where neither stands.
   void SayRecovery(const std::string& text);
-  void SaySlow(const verdict::SaySlow& order);
+  void SaySlow(const hangs::SaySlow& order);
   void SayQuiet(bool is_over, const std::string& text) const;
   // Writes a report, too. Returns why workers are ended for it.
-  std::string SayVerdict(const verdict::SayVerdict& order);
+  std::string SayVerdict(const hangs::SayVerdict& order);
   // Writes a report, too.
-  void SayAborts(const verdict::AbortReport& report);
+  void SayAborts(const hangs::AbortReport& report);
 
   // What follows from the last hang, until its ranks are back in a step.
   void AddMilestone(absl::string_view what);
@@ -48,12 +48,12 @@ class HangReporter {
   void OnStep();
 
   // What was said last and stands.
-  verdict::Standing standing() const;
+  hangs::Standing standing() const;
   bool HasWritten() const { return reports_.HasNamed(); }
 
  private:
-  Incident MakeIncident(const verdict::SayVerdict& order) const;
-  void Stand(verdict::StandingKind kind, const std::string& text);
+  Incident MakeIncident(const hangs::SayVerdict& order) const;
+  void Stand(hangs::StandingKind kind, const std::string& text);
   void Write(log::Level level, absl::string_view event, const std::string& text) const;
   void Tell(WatchEvent event, const std::string& text) const;
 
@@ -64,7 +64,7 @@ class HangReporter {
   Round round_ = kNoRound;
   int restart_count_ = 0;
   std::function<std::vector<std::string>()> network_faults_;
-  verdict::Standing standing_;
+  hangs::Standing standing_;
   MonoTime standing_since_;
   std::optional<Incident> incident_;  // the last hang, while something follows from it
   MonoTime detected_at_;

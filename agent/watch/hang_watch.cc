@@ -9,13 +9,13 @@
 namespace muster::agent {
 namespace {
 
-bool IsInAStep(const std::vector<verdict::Pulse>& pulses) {
-  return std::any_of(pulses.begin(), pulses.end(), [](const verdict::Pulse& pulse) {
+bool IsInAStep(const std::vector<hangs::Pulse>& pulses) {
+  return std::any_of(pulses.begin(), pulses.end(), [](const hangs::Pulse& pulse) {
     return pulse.is_told && (pulse.num_steps > 0 || pulse.has_operations);
   });
 }
 
-Round RoundOf(const verdict::WatchOrder& order) {
+Round RoundOf(const hangs::WatchOrder& order) {
   return std::visit([](const auto& each) { return each.round; }, order);
 }
 
@@ -23,7 +23,7 @@ Round RoundOf(const verdict::WatchOrder& order) {
 
 HangWatch::HangWatch(asio::io_context& loop, HangWatchOptions options,
                      std::function<void(int pid, const std::string& why)> end_worker,
-                     std::function<void(verdict::NodeWord)> tell_server)
+                     std::function<void(hangs::NodeWord)> tell_server)
     : options_(std::move(options)),
       end_worker_(std::move(end_worker)),
       tell_server_(std::move(tell_server)),
@@ -36,14 +36,14 @@ HangWatch::HangWatch(asio::io_context& loop, HangWatchOptions options,
                if (is_watching_) reporter_.SayQuiet(is_over, text);
              }),
       aborts_(loop, options_.grace, ranks_,
-              {.tell_judge = [this](verdict::NodeWord word) { Tell(std::move(word)); },
-               .say = [this](const verdict::AbortReport& report) { reporter_.SayAborts(report); },
+              {.tell_judge = [this](hangs::NodeWord word) { Tell(std::move(word)); },
+               .say = [this](const hangs::AbortReport& report) { reporter_.SayAborts(report); },
                .on_state =
-                   [this](const verdict::LastCallsState& state) {
+                   [this](const hangs::LastCallsState& state) {
                      if (options_.on_last_calls)
                        options_.on_last_calls(ranks_.round().round, state);
                    }}),
-      judge_(options_.grace, [this](const verdict::WatchOrder& order) { OnOrder(order); }) {}
+      judge_(options_.grace, [this](const hangs::WatchOrder& order) { OnOrder(order); }) {}
 
 void HangWatch::StartRound(WatchedRound round) {
   ranks_.StartRound(std::move(round));
@@ -80,7 +80,7 @@ void HangWatch::OnStopping() {
 }
 
 void HangWatch::Arm() {
-  timer_.expires_after(absl::ToChronoNanoseconds(verdict::kWatchInterval));
+  timer_.expires_after(absl::ToChronoNanoseconds(hangs::kWatchInterval));
   timer_.async_wait([this](const asio::error_code& error) {
     if (error || !is_watching_) return;
     Tick();
@@ -90,7 +90,7 @@ void HangWatch::Arm() {
 
 void HangWatch::Tick() {
   const MonoTime now = MonoNow();
-  const std::vector<verdict::Pulse> pulses = ranks_.Tick(now);
+  const std::vector<hangs::Pulse> pulses = ranks_.Tick(now);
   if (IsInAStep(pulses)) reporter_.OnStep();
   // Over several nodes the server may have given notice of them.
   quiet_.Tick(pulses, !judge_.IsJudge() || judge_.HasIncident(), now);
@@ -98,14 +98,14 @@ void HangWatch::Tick() {
   judge_.Tick(now);
 }
 
-void HangWatch::Tell(verdict::NodeWord word) {
-  const bool is_summary = std::holds_alternative<verdict::NodeSummary>(word);
+void HangWatch::Tell(hangs::NodeWord word) {
+  const bool is_summary = std::holds_alternative<hangs::NodeSummary>(word);
   if (is_summary || !judge_.IsJudge()) tell_server_(word);
   judge_.Hear(std::move(word), MonoNow());
 }
 
-verdict::NodeSummary HangWatch::MakeSummary() {
-  verdict::NodeSummary summary = ranks_.Summarize(MonoNow());
+hangs::NodeSummary HangWatch::MakeSummary() {
+  hangs::NodeSummary summary = ranks_.Summarize(MonoNow());
   summary.hang_timeout = options_.hang_timeout;
   summary.ends_workers = options_.ends_workers;
   summary.may_replace = options_.may_replace;
@@ -115,7 +115,7 @@ verdict::NodeSummary HangWatch::MakeSummary() {
 }
 
 void HangWatch::LookAtRanks(std::optional<int> rank,
-                            absl::AnyInvocable<void(std::vector<verdict::RankReport>)> then) {
+                            absl::AnyInvocable<void(std::vector<hangs::RankReport>)> then) {
   std::vector<RankReport> reports = MakeReports(WatchedRanks());
   if (rank) std::erase_if(reports, [&](const RankReport& report) { return report.rank != *rank; });
   looks_.Take(LookDepth::kStacks, std::move(reports), std::move(then));
@@ -134,25 +134,25 @@ void HangWatch::LookCloser(std::vector<RankReport> ranks, OnCloserLook then) {
 
 // --- What the judge orders
 
-void HangWatch::OnOrder(const verdict::WatchOrder& order) {
+void HangWatch::OnOrder(const hangs::WatchOrder& order) {
   if (!options_.is_on || RoundOf(order) != ranks_.round().round) return;
   // What was called last is asked and said also while the workers are being stopped.
-  const bool is_of_abort = std::holds_alternative<verdict::AskLastCalls>(order) ||
-                           std::holds_alternative<verdict::SayAborts>(order);
+  const bool is_of_abort = std::holds_alternative<hangs::AskLastCalls>(order) ||
+                           std::holds_alternative<hangs::SayAborts>(order);
   if (!is_watching_ && !is_of_abort) return;
   std::visit([this](const auto& each) { Obey(each); }, order);
 }
 
-void HangWatch::Obey(const verdict::AskDetails& order) {
-  verdict::NodeDetails details{.question = order.question, .summary = MakeSummary()};
+void HangWatch::Obey(const hangs::AskDetails& order) {
+  hangs::NodeDetails details{.question = order.question, .summary = MakeSummary()};
   ranks_.AddEvidence(MonoNow(), details);
   Tell(std::move(details));
 }
 
-void HangWatch::Obey(const verdict::AskStacks& order) {
+void HangWatch::Obey(const hangs::AskStacks& order) {
   const std::optional<std::vector<WatchedRank>> watched = ranks_.LookAtAll(MonoNow());
   asked_ = {order.question, ranks_.Where()};
-  verdict::NodeStacks answer{.question = order.question, .round = order.round};
+  hangs::NodeStacks answer{.question = order.question, .round = order.round};
   if (!watched) {  // held by a debugger: nothing is to be done about them
     answer.has_moved = true;
     return Tell(std::move(answer));
@@ -170,13 +170,12 @@ void HangWatch::Obey(const verdict::AskStacks& order) {
   });
 }
 
-void HangWatch::Obey(const verdict::AskArrivals& order) {
-  Tell(
-      verdict::NodeArrivals{order.question, order.round, ranks_.torch().ArrivalsBefore(MonoNow())});
+void HangWatch::Obey(const hangs::AskArrivals& order) {
+  Tell(hangs::NodeArrivals{order.question, order.round, ranks_.torch().ArrivalsBefore(MonoNow())});
 }
 
 // Programs that do not tell where their Python is are read aside.
-void HangWatch::Obey(const verdict::SayNotice& order) {
+void HangWatch::Obey(const hangs::SayNotice& order) {
   const int number = ++num_notices_;
   std::vector<RankReport> named = ranks_.ReportsOf(order.named);
   if (named.empty()) return reporter_.SayNotice(order.text, order.finding);
@@ -185,19 +184,19 @@ void HangWatch::Obey(const verdict::SayNotice& order) {
                 if (!is_watching_ || number != num_notices_) return;
                 std::string text = order.text;
                 for (const RankReport& rank : looked_at) {
-                  const std::string stack = verdict::PythonInWords(rank.python);
+                  const std::string stack = hangs::PythonInWords(rank.python);
                   if (!stack.empty()) absl::StrAppend(&text, "; rank ", rank.rank, " in ", stack);
                 }
                 reporter_.SayNotice(text, order.finding);
               });
 }
 
-void HangWatch::Obey(const verdict::SayRecovery& order) {
+void HangWatch::Obey(const hangs::SayRecovery& order) {
   ++num_notices_;
   reporter_.SayRecovery(order.text);
 }
 
-void HangWatch::Obey(const verdict::SayVerdict& order) {
+void HangWatch::Obey(const hangs::SayVerdict& order) {
   ++num_notices_;
   const std::vector<int> pids = PidsToEnd(order);
   const bool is_again = std::exchange(verdict_heard_, order.question) == order.question;
@@ -208,7 +207,7 @@ void HangWatch::Obey(const verdict::SayVerdict& order) {
 }
 
 // Evidence was read here, and nothing has moved since.
-std::vector<int> HangWatch::PidsToEnd(const verdict::SayVerdict& order) {
+std::vector<int> HangWatch::PidsToEnd(const hangs::SayVerdict& order) {
   std::vector<int> pids;
   if (!options_.ends_workers || order.question != asked_.question) return pids;
   if (ranks_.HaveMovedSince(asked_.when)) return pids;

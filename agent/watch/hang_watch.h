@@ -2,7 +2,7 @@
 // the judge of the job who is silent, answers what it asks, and does what it says: gives notice of
 // who is waited for, and at a verdict writes the report and ends the workers at fault, if it may.
 //
-// What silence means is decided by verdict::JobWatch: of a job over several nodes at the server, of
+// What silence means is decided by hangs::JobWatch: of a job over several nodes at the server, of
 // one on a single node here (own_judge.h).
 //
 // Evidence comes before any signal, and is read aside, since looking into a process can block; the
@@ -28,7 +28,7 @@
 #include "agent/watch/watched_round.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
-#include "rendezvous/verdict/watch_messages.h"
+#include "rendezvous/hangs/wire/watch_messages.h"
 
 namespace muster::agent {
 
@@ -38,7 +38,7 @@ class HangWatch {
   // single node how far its ranks are, and no more.
   HangWatch(asio::io_context& loop, HangWatchOptions options,
             std::function<void(int pid, const std::string& why)> end_worker,
-            std::function<void(verdict::NodeWord)> tell_server);
+            std::function<void(hangs::NodeWord)> tell_server);
 
   // The next round is agreed on; StartRound follows when its workers are being started.
   void OnReformed() { reporter_.AddMilestone(kReformed); }
@@ -54,16 +54,14 @@ class HangWatch {
   // verdict, whether or not the watch is on. `then` is called once, from the loop, unless this
   // object goes before.
   void LookAtRanks(std::optional<int> rank,
-                   absl::AnyInvocable<void(std::vector<verdict::RankReport>)> then);
+                   absl::AnyInvocable<void(std::vector<hangs::RankReport>)> then);
   // What each worker of the round is doing now, without a closer look.
   std::vector<WatchedRank> WatchedRanks() { return ranks_.LookAtEach(MonoNow()); }
   const LocalRanks& ranks() const { return ranks_; }
   // A notice or a verdict stands.
-  bool IsSomebodyAwaited() const {
-    return reporter_.standing().kind != verdict::StandingKind::kNone;
-  }
+  bool IsSomebodyAwaited() const { return reporter_.standing().kind != hangs::StandingKind::kNone; }
   // An order of the judge.
-  void OnOrder(const verdict::WatchOrder& order);
+  void OnOrder(const hangs::WatchOrder& order);
   // A report lies in the report directory.
   bool HasWritten() const { return reporter_.HasWritten(); }
 
@@ -76,27 +74,27 @@ class HangWatch {
 
   void Arm();
   void Tick();
-  void Tell(verdict::NodeWord word);
-  verdict::NodeSummary MakeSummary();
+  void Tell(hangs::NodeWord word);
+  hangs::NodeSummary MakeSummary();
   // Evidence, and whether PyTorch of somebody has moved meanwhile.
   using OnCloserLook = absl::AnyInvocable<void(std::vector<RankReport> ranks, bool goes_on)>;
   void LookCloser(std::vector<RankReport> ranks, OnCloserLook then);
-  std::vector<int> PidsToEnd(const verdict::SayVerdict& order);
+  std::vector<int> PidsToEnd(const hangs::SayVerdict& order);
 
-  void Obey(const verdict::AskDetails& order);
-  void Obey(const verdict::AskStacks& order);
-  void Obey(const verdict::AskArrivals& order);
-  void Obey(const verdict::AskLastCalls&) { aborts_.OnAsked(); }
-  void Obey(const verdict::SayNotice& order);
-  void Obey(const verdict::SayRecovery& order);
-  void Obey(const verdict::SayVerdict& order);
-  void Obey(const verdict::SaySlow& order) { reporter_.SaySlow(order); }
-  void Obey(const verdict::SayAborts& order) { aborts_.OnSaid(order.report); }
+  void Obey(const hangs::AskDetails& order);
+  void Obey(const hangs::AskStacks& order);
+  void Obey(const hangs::AskArrivals& order);
+  void Obey(const hangs::AskLastCalls&) { aborts_.OnAsked(); }
+  void Obey(const hangs::SayNotice& order);
+  void Obey(const hangs::SayRecovery& order);
+  void Obey(const hangs::SayVerdict& order);
+  void Obey(const hangs::SaySlow& order) { reporter_.SaySlow(order); }
+  void Obey(const hangs::SayAborts& order) { aborts_.OnSaid(order.report); }
 
   // Constant after construction.
   const HangWatchOptions options_;
   const std::function<void(int pid, const std::string& why)> end_worker_;
-  const std::function<void(verdict::NodeWord)> tell_server_;
+  const std::function<void(hangs::NodeWord)> tell_server_;
 
   // Loop thread only.
   asio::steady_timer timer_;

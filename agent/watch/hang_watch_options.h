@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "agent/watch/hang_reporter.h"
 #include "proto/base/ids.h"
-#include "rendezvous/verdict/last_calls.h"
+#include "rendezvous/hangs/evidence/last_calls.h"
 
 namespace muster::agent {
 
@@ -24,7 +24,7 @@ struct HangWatchOptions {
   std::string report_directory;
   OnWatchSaid on_said;  // see HangReporter
   // What waits for the answers to what ranks called last (abort_inquiry.h).
-  std::function<void(Round, const verdict::LastCallsState&)> on_last_calls;
+  std::function<void(Round, const hangs::LastCallsState&)> on_last_calls;
 };
 
 }  // namespace muster::agent

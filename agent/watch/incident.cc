@@ -12,8 +12,8 @@
 #include "absl/strings/str_replace.h"
 #include "nlohmann/json.hpp"
 #include "proto/base/words.h"
-#include "rendezvous/verdict/cause.h"
-#include "rendezvous/verdict/hang_judge.h"
+#include "rendezvous/hangs/evidence/cause.h"
+#include "rendezvous/hangs/judge/hang_judge.h"
 
 namespace muster::agent {
 namespace {
@@ -30,14 +30,14 @@ bool IsCulprit(const Incident& incident, int rank) {
 
 // By whom the silence of which ranks was told: of those concerned, that live and were silent for
 // long enough.
-std::map<verdict::ToldBy, std::vector<int>> Detectors(const Incident& incident) {
+std::map<hangs::ToldBy, std::vector<int>> Detectors(const Incident& incident) {
   const std::vector<int>& waiting = incident.diagnosis.waiting;
-  std::map<verdict::ToldBy, std::vector<int>> out;
+  std::map<hangs::ToldBy, std::vector<int>> out;
   for (const RankReport& rank : incident.ranks) {
     const bool is_concerned = IsCulprit(incident, rank.rank) ||
                               std::find(waiting.begin(), waiting.end(), rank.rank) != waiting.end();
-    if (!is_concerned || rank.pid == 0 || rank.told_by == verdict::ToldBy::kUnknown) continue;
-    if (rank.silent_for >= verdict::kSuspiciousSilence) out[rank.told_by].push_back(rank.rank);
+    if (!is_concerned || rank.pid == 0 || rank.told_by == hangs::ToldBy::kUnknown) continue;
+    if (rank.silent_for >= hangs::kSuspiciousSilence) out[rank.told_by].push_back(rank.rank);
   }
   for (auto& [told_by, ranks] : out) std::sort(ranks.begin(), ranks.end());
   return out;
@@ -94,14 +94,14 @@ std::vector<std::string> TellingFrames(const std::vector<std::string>& frames) {
   return telling;
 }
 
-Json ToJson(const verdict::Operation& op, const std::string& group) {
-  return {{"group", group},    {"kind", verdict::NameOf(op)}, {"sequence", op.sequence},
-          {"bytes", op.bytes}, {"dtype", op.dtype},           {"peer", op.peer}};
+Json ToJson(const hangs::Operation& op, const std::string& group) {
+  return {{"group", group},    {"kind", hangs::NameOf(op)}, {"sequence", op.sequence},
+          {"bytes", op.bytes}, {"dtype", op.dtype},         {"peer", op.peer}};
 }
 
-Json ToJson(const std::vector<verdict::SameCall>& calls) {
+Json ToJson(const std::vector<hangs::SameCall>& calls) {
   Json out = Json::array();
-  for (const verdict::SameCall& call : calls) {
+  for (const hangs::SameCall& call : calls) {
     out.push_back({{"ranks", call.ranks},
                    {"operation", ToJson(call.operation, call.label)},
                    {"asked_before_ms", absl::ToInt64Milliseconds(call.age)}});
@@ -124,21 +124,21 @@ std::string NetworkInWords(const std::vector<std::string>& faults) {
 std::string InWords(const Incident& incident) {
   std::string text = absl::StrCat(NetworkInWords(incident.network_faults),
                                   "hang: ", incident.diagnosis.Describe(), "; ", incident.reason);
-  if (incident.diagnosis.cause != verdict::Cause::kUnknown) {
-    absl::StrAppend(&text, "\n  cause: ", verdict::InWords(incident.diagnosis.cause), " (",
-                    verdict::ToString(incident.diagnosis.cause), ")");
+  if (incident.diagnosis.cause != hangs::Cause::kUnknown) {
+    absl::StrAppend(&text, "\n  cause: ", hangs::InWords(incident.diagnosis.cause), " (",
+                    hangs::ToString(incident.diagnosis.cause), ")");
   }
   size_t named = 0;
   for (const bool culprits : {true, false}) {
     for (const RankReport& rank : incident.ranks) {
       if (IsCulprit(incident, rank.rank) != culprits || named == kRanksInWords) continue;
       ++named;
-      absl::StrAppend(&text, "\n  ", verdict::InWords(rank));
+      absl::StrAppend(&text, "\n  ", hangs::InWords(rank));
     }
   }
   for (const StackGroup& group : MergeStacks(incident.ranks, &RankReport::python)) {
     absl::StrAppend(&text, "\n  ", RanksInWords(group.ranks), " in ",
-                    verdict::PythonInWords(group.frames));
+                    hangs::PythonInWords(group.frames));
   }
   for (const StackGroup& group : MergeStacks(incident.ranks)) {
     absl::StrAppend(&text, "\n  ", RanksInWords(group.ranks), " in ",
@@ -166,7 +166,7 @@ std::string TimelineInWords(const Incident& incident) {
 }
 
 std::string ToJson(const Incident& incident) {
-  const verdict::Diagnosis& diagnosis = incident.diagnosis;
+  const hangs::Diagnosis& diagnosis = incident.diagnosis;
   Json json = {
       {"schema", kIncidentSchema},
       {"kind", "hang"},
@@ -180,11 +180,11 @@ std::string ToJson(const Incident& incident) {
       {"action", incident.action}};
   if (!incident.network_faults.empty()) json["network"] = incident.network_faults;
   Json& verdict = json["verdict"];
-  verdict = {{"finding", verdict::ToString(diagnosis.finding)},
-             {"cause", std::string(verdict::ToString(diagnosis.cause))},
-             {"cause_in_words", diagnosis.cause == verdict::Cause::kUnknown
+  verdict = {{"finding", hangs::ToString(diagnosis.finding)},
+             {"cause", std::string(hangs::ToString(diagnosis.cause))},
+             {"cause_in_words", diagnosis.cause == hangs::Cause::kUnknown
                                     ? std::string()
-                                    : std::string(verdict::InWords(diagnosis.cause))},
+                                    : std::string(hangs::InWords(diagnosis.cause))},
              {"culprits", diagnosis.culprits},
              {"waiting", diagnosis.waiting},
              {"confidence", diagnosis.confidence},
@@ -193,7 +193,7 @@ std::string ToJson(const Incident& incident) {
   json["detected_by"] = Json::array();
   for (const auto& [told_by, ranks] : Detectors(incident)) {
     json["detected_by"].push_back(
-        {{"silence_on", std::string(verdict::ToString(told_by))}, {"ranks", ranks}});
+        {{"silence_on", std::string(hangs::ToString(told_by))}, {"ranks", ranks}});
   }
   if (diagnosis.operation) {
     verdict["operation"] = ToJson(*diagnosis.operation, diagnosis.group);
@@ -226,7 +226,7 @@ std::string ToJson(const Incident& incident) {
 }
 
 std::string ToJson(const AbortIncident& incident) {
-  const verdict::AbortReport& report = incident.report;
+  const hangs::AbortReport& report = incident.report;
   return Print(
       {{"schema", kIncidentSchema},
        {"kind", "abort"},
@@ -235,7 +235,7 @@ std::string ToJson(const AbortIncident& incident) {
        {"round", incident.round.value()},
        {"restart_count", incident.restart_count},
        {"said_at", absl::FormatTime(absl::RFC3339_sec, incident.said_at, absl::UTCTimeZone())},
-       {"text", verdict::InWords(report)},
+       {"text", hangs::InWords(report)},
        {"aborted", report.aborted},
        {"differences", ToJson(report.differences)},
        {"last_calls", ToJson(report.last)},

@@ -9,9 +9,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/base/ids.h"
-#include "rendezvous/verdict/diagnosis.h"
-#include "rendezvous/verdict/incident_parts.h"
-#include "rendezvous/verdict/last_calls.h"
+#include "rendezvous/hangs/evidence/diagnosis.h"
+#include "rendezvous/hangs/evidence/incident_parts.h"
+#include "rendezvous/hangs/evidence/last_calls.h"
 
 namespace muster::agent {
 
@@ -19,9 +19,9 @@ namespace muster::agent {
 // launcher/sight/incident_text.h reads it.
 inline constexpr int kIncidentSchema = 1;
 
-using verdict::MergeStacks;
-using verdict::RankReport;
-using verdict::StackGroup;
+using hangs::MergeStacks;
+using hangs::RankReport;
+using hangs::StackGroup;
 
 struct Incident {
   std::string run_id;
@@ -29,7 +29,7 @@ struct Incident {
   Round round;
   int restart_count = 0;
   absl::Time decided_at;
-  verdict::Diagnosis diagnosis;
+  hangs::Diagnosis diagnosis;
   std::string reason;  // why it is a hang now
   std::string action;  // "reported only (--watch=report)"
   // Pairs of nodes that did not reach each other before the workers started, one sentence each:
@@ -73,7 +73,7 @@ struct AbortIncident {
   Round round;
   int restart_count = 0;
   absl::Time said_at;
-  verdict::AbortReport report;
+  hangs::AbortReport report;
 };
 std::string ToJson(const AbortIncident& incident);
 

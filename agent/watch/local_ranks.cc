@@ -13,23 +13,23 @@ constexpr absl::Duration kSilenceToAskAbout = absl::Seconds(3);
 // A younger look is taken for one of now: what is used in so short a time tells nothing.
 constexpr absl::Duration kSameLook = absl::Milliseconds(200);
 
-verdict::ToldBy WhoTells(const WatchedRank& rank) {
-  if (!rank.board.groups.empty()) return verdict::ToldBy::kOperations;
-  if (rank.torch) return verdict::ToldBy::kTorch;
-  return rank.board.pid != 0 ? verdict::ToldBy::kMarks : verdict::ToldBy::kUnknown;
+hangs::ToldBy WhoTells(const WatchedRank& rank) {
+  if (!rank.board.groups.empty()) return hangs::ToldBy::kOperations;
+  if (rank.torch) return hangs::ToldBy::kTorch;
+  return rank.board.pid != 0 ? hangs::ToldBy::kMarks : hangs::ToldBy::kUnknown;
 }
 
 }  // namespace
 
-std::vector<verdict::RankReport> MakeReports(const std::vector<WatchedRank>& watched) {
-  std::vector<verdict::RankReport> reports;
+std::vector<hangs::RankReport> MakeReports(const std::vector<WatchedRank>& watched) {
+  std::vector<hangs::RankReport> reports;
   for (const WatchedRank& rank : watched) {
     // Nothing need be said of programs that mark nothing.
     const bool is_marked = rank.board.pid != 0;
     reports.push_back(
         {.rank = rank.rank,
          .pid = rank.pid,
-         .phase = is_marked ? verdict::PhaseInWords(rank.board.phase, rank.board.step) : "",
+         .phase = is_marked ? hangs::PhaseInWords(rank.board.phase, rank.board.step) : "",
          .step = rank.board.step,
          .silent_for = rank.silent_for,
          .told_by = WhoTells(rank),
@@ -70,11 +70,11 @@ bool LocalRanks::HaveAllEnded() const {
                      [](const auto& entry) { return entry.second.has_ended; });
 }
 
-std::vector<verdict::Pulse> LocalRanks::Tick(MonoTime now) {
+std::vector<hangs::Pulse> LocalRanks::Tick(MonoTime now) {
   torch_.Tick(now, silences_.IsSomebodySilent(kSilenceToAskAbout));
   AskStore();
-  std::vector<verdict::Pulse> pulses = TakePulses();
-  silences_.Listen(pulses, now, verdict::SilencesOf(gatherings_.At(now), silences_.mute()));
+  std::vector<hangs::Pulse> pulses = TakePulses();
+  silences_.Listen(pulses, now, hangs::SilencesOf(gatherings_.At(now), silences_.mute()));
   pace_meter_.Listen(pulses, now);
   step_rate_.Listen(Progress().step, now);
   return pulses;
@@ -92,8 +92,8 @@ void LocalRanks::AskStore() {
   });
 }
 
-std::vector<verdict::Pulse> LocalRanks::TakePulses() const {
-  std::vector<verdict::Pulse> pulses;
+std::vector<hangs::Pulse> LocalRanks::TakePulses() const {
+  std::vector<hangs::Pulse> pulses;
   for (size_t i = 0; i < round_.boards.size(); ++i) {
     if (!round_.boards[i]) continue;
     pulses.push_back(MakePulse(RankOf(static_cast<int>(i)), round_.boards[i]->board(),
@@ -104,30 +104,30 @@ std::vector<verdict::Pulse> LocalRanks::TakePulses() const {
 
 // --- How far they are
 
-verdict::NodeSummary LocalRanks::Summarize(MonoTime now) {
-  const absl::Duration at_start = verdict::SilenceAtStart(gatherings_.At(now));
+hangs::NodeSummary LocalRanks::Summarize(MonoTime now) {
+  const absl::Duration at_start = hangs::SilenceAtStart(gatherings_.At(now));
   return {.round = round_.round,
-          .silent = verdict::Summarize(silences_.Silences()),
+          .silent = hangs::Summarize(silences_.Silences()),
           .learned = silences_.Learned(),
           .paces = MakePaces(),
-          .silence_at_start = at_start >= verdict::kSilenceTold ? at_start : absl::ZeroDuration(),
+          .silence_at_start = at_start >= hangs::kSilenceTold ? at_start : absl::ZeroDuration(),
           .arrival_window = torch_.num_arrival_windows(),
           .progress = Progress()};
 }
 
-verdict::NodePaces LocalRanks::MakePaces() const {
-  verdict::NodePaces paces{.window = pace_meter_.num_windows()};
-  for (const verdict::RankPace& pace : pace_meter_.paces()) {
+hangs::NodePaces LocalRanks::MakePaces() const {
+  hangs::NodePaces paces{.window = pace_meter_.num_windows()};
+  for (const hangs::RankPace& pace : pace_meter_.paces()) {
     const int local_rank = pace.rank - round_.first_rank;
-    if (local_rank >= verdict::kPacesMax) break;
+    if (local_rank >= hangs::kPacesMax) break;
     paces.own.resize(local_rank + 1);
     paces.own.back() = pace.own;
   }
   return paces;
 }
 
-verdict::NodeProgress LocalRanks::Progress() const {
-  verdict::NodeProgress progress;
+hangs::NodeProgress LocalRanks::Progress() const {
+  hangs::NodeProgress progress;
   const std::vector<int64_t> steps = Steps();
   for (size_t i = 0; i < steps.size(); ++i) {
     if (steps[i] < 0) continue;
@@ -149,7 +149,7 @@ std::vector<int64_t> LocalRanks::Steps() const {
 }
 
 LocalRanks::Position LocalRanks::Where() {
-  return {TakePulses(), verdict::MissingAt(gatherings_.At(MonoNow()))};
+  return {TakePulses(), hangs::MissingAt(gatherings_.At(MonoNow()))};
 }
 
 bool LocalRanks::HaveMovedSince(const Position& before) {
@@ -182,14 +182,14 @@ std::optional<std::vector<WatchedRank>> LocalRanks::LookAtAll(MonoTime now) {
     if (!rank.is_mute) continue;
     const auto watched_for = silences_.mute().find(rank.rank);
     if (watched_for != silences_.mute().end()) rank.silent_for = watched_for->second;
-    if (some_tell && rank.life == verdict::Life::kRunning) {
-      rank.life = verdict::Life::kUnreachable;
+    if (some_tell && rank.life == hangs::Life::kRunning) {
+      rank.life = hangs::Life::kUnreachable;
     }
   }
   return watched;
 }
 
-void LocalRanks::AddEvidence(MonoTime now, verdict::NodeDetails& out) {
+void LocalRanks::AddEvidence(MonoTime now, hangs::NodeDetails& out) {
   const std::optional<std::vector<WatchedRank>> watched = LookAtAll(now);
   out.is_held = !watched.has_value();
   out.evidence = MakeEvidence(round_.round, round_.world_size,
@@ -247,20 +247,20 @@ WatchedRank LocalRanks::LookAt(int local_rank, Worker& worker, MonoTime now) {
   AddTorch(local_rank, out);
   Look(out.pid, worker, now);
   if (!worker.look) {
-    out.life = verdict::Life::kEnded;
+    out.life = hangs::Life::kEnded;
     out.doing = "ended";
   } else {
     out.is_busy = now < worker.busy_until;
-    out.life = worker.look->state == 'T' ? verdict::Life::kStopped : verdict::Life::kRunning;
+    out.life = worker.look->state == 'T' ? hangs::Life::kStopped : hangs::Life::kRunning;
     out.doing = InWords(*worker.look, worker.look_before);
     const bool is_mute = out.torch && !out.torch->answers;
-    if (out.life == verdict::Life::kRunning && is_mute) out.life = verdict::Life::kNoReply;
+    if (out.life == hangs::Life::kRunning && is_mute) out.life = hangs::Life::kNoReply;
     out.hold = HoldOf(*worker.look, worker.look_before);
   }
   out.fault = FaultOf(out.pid);
   const size_t index = static_cast<size_t>(local_rank);
   if (index >= round_.boards.size() || !round_.boards[index]) {
-    out.life = out.life == verdict::Life::kRunning ? verdict::Life::kUnreachable : out.life;
+    out.life = out.life == hangs::Life::kRunning ? hangs::Life::kUnreachable : out.life;
     return out;
   }
   absl::StatusOr<BoardSnapshot> board = round_.boards[index]->Read();
@@ -274,12 +274,12 @@ std::optional<int> LocalRanks::PidOf(int rank) const {
   return found->second.pid;
 }
 
-std::vector<verdict::RankReport> LocalRanks::ReportsOf(const std::vector<int>& ranks) const {
-  std::vector<verdict::RankReport> reports;
+std::vector<hangs::RankReport> LocalRanks::ReportsOf(const std::vector<int>& ranks) const {
+  std::vector<hangs::RankReport> reports;
   for (const int rank : ranks) {
     const std::optional<int> pid = PidOf(rank);
     if (!pid) continue;
-    verdict::RankReport report{.rank = rank, .pid = *pid};
+    hangs::RankReport report{.rank = rank, .pid = *pid};
     if (const TorchRank* torch = torch_.Find(rank - round_.first_rank)) {
       report.pid = torch->pid;
       report.python = torch->python.frames;

@@ -1,6 +1,6 @@
 // The workers of this node in a round, as the hang watch sees them: by their progress boards, by
 // what PyTorch tells of them (torch_watch.h), by PyTorch's store, which tells who has not come
-// (verdict/gatherings.h), and by a look at their processes.
+// (hangs/evidence/gatherings.h), and by a look at their processes.
 //
 // One event loop, loop thread only.
 #pragma once
@@ -19,9 +19,9 @@
 #include "agent/watch/watched_round.h"
 #include "asio/io_context.hpp"
 #include "proto/io/loop_mailbox.h"
-#include "rendezvous/verdict/silence_meter.h"
-#include "rendezvous/verdict/stragglers.h"
-#include "rendezvous/verdict/watch_messages.h"
+#include "rendezvous/hangs/evidence/silence_meter.h"
+#include "rendezvous/hangs/judge/stragglers.h"
+#include "rendezvous/hangs/wire/watch_messages.h"
 
 namespace muster::agent {
 
@@ -29,7 +29,7 @@ class LocalRanks {
  public:
   // How far all are that are known here, to be compared later.
   struct Position {
-    std::vector<verdict::Pulse> pulses;
+    std::vector<hangs::Pulse> pulses;
     std::vector<std::vector<int>> missing;  // at PyTorch's store
   };
 
@@ -47,13 +47,13 @@ class LocalRanks {
   bool HaveAllEnded() const;
 
   // Listens to all of them, once a second; how far each is that has a board.
-  std::vector<verdict::Pulse> Tick(MonoTime now);
-  const verdict::SilenceMeter& silences() const { return silences_; }
+  std::vector<hangs::Pulse> Tick(MonoTime now);
+  const hangs::SilenceMeter& silences() const { return silences_; }
   TorchWatch& torch() { return torch_; }
   const TorchWatch& torch() const { return torch_; }
   // What is known of how far they are and for how long they are silent.
-  verdict::NodeSummary Summarize(MonoTime now);
-  verdict::NodeProgress Progress() const;
+  hangs::NodeSummary Summarize(MonoTime now);
+  hangs::NodeProgress Progress() const;
   // The steps they are at, by local rank; -1: not known.
   std::vector<int64_t> Steps() const;
   Position Where();
@@ -63,9 +63,9 @@ class LocalRanks {
   std::vector<WatchedRank> LookAtEach(MonoTime now);
   // The same for evidence; nothing if a debugger holds one of them, since time means nothing then.
   std::optional<std::vector<WatchedRank>> LookAtAll(MonoTime now);
-  void AddEvidence(MonoTime now, verdict::NodeDetails& out);
+  void AddEvidence(MonoTime now, hangs::NodeDetails& out);
   // Rank, pid, and where its Python is as far as PyTorch tells it, of those of `ranks` that live.
-  std::vector<verdict::RankReport> ReportsOf(const std::vector<int>& ranks) const;
+  std::vector<hangs::RankReport> ReportsOf(const std::vector<int>& ranks) const;
   // The worker's process; nothing of one that has ended.
   std::optional<int> PidOf(int rank) const;
 
@@ -83,8 +83,8 @@ class LocalRanks {
 
   // One question at a time.
   void AskStore();
-  std::vector<verdict::Pulse> TakePulses() const;
-  verdict::NodePaces MakePaces() const;
+  std::vector<hangs::Pulse> TakePulses() const;
+  hangs::NodePaces MakePaces() const;
   WatchedRank LookAt(int local_rank, Worker& worker, MonoTime now);
   static void Look(int pid, Worker& worker, MonoTime now);
   static void NoteUse(int pid, Worker& worker, MonoTime now);
@@ -96,15 +96,15 @@ class LocalRanks {
   TorchWatch torch_;
   WatchedRound round_;
   absl::btree_map<int, Worker> workers_;  // by local rank
-  verdict::SilenceMeter silences_;
-  verdict::GatheringWatch gatherings_;
+  hangs::SilenceMeter silences_;
+  hangs::GatheringWatch gatherings_;
   bool is_asking_store_ = false;
-  verdict::PaceMeter pace_meter_;
+  hangs::PaceMeter pace_meter_;
   StepRate step_rate_;
   KernelLog kernel_log_;                 // since the round began
   std::vector<std::string> interfaces_;  // that were connected when the round began
 };
 
-std::vector<verdict::RankReport> MakeReports(const std::vector<WatchedRank>& watched);
+std::vector<hangs::RankReport> MakeReports(const std::vector<WatchedRank>& watched);
 
 }  // namespace muster::agent

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/watch/process_look.h"
 #include "agent/watch/process_modules.h"
-#include "rendezvous/verdict/incident_parts.h"
+#include "rendezvous/hangs/evidence/incident_parts.h"
 
 namespace muster::agent {
 namespace {
@@ -55,7 +55,7 @@ int TakeFrame(Dwfl_Frame* frame, void* argument) {
   // A return address lies behind the call.
   Frames& frames = walk.threads.back().frames;
   frames.push_back(NameOf(walk.dwfl, is_call_site ? address : address - 1));
-  return frames.size() < verdict::kStackFramesMax && MonoNow() < walk.deadline ? DWARF_CB_OK
+  return frames.size() < hangs::kStackFramesMax && MonoNow() < walk.deadline ? DWARF_CB_OK
                                                                                : DWARF_CB_ABORT;
 }
 

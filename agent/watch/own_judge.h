@@ -8,14 +8,14 @@
 
 #include "agent/watch/watched_round.h"
 #include "proto/base/mono_time.h"
-#include "rendezvous/verdict/job_watch.h"
+#include "rendezvous/hangs/judge/job_watch.h"
 
 namespace muster::agent {
 
 class OwnJudge {
  public:
   // `obey` gets its orders, during the calls below. It may call Hear.
-  OwnJudge(absl::Duration grace, std::function<void(const verdict::WatchOrder&)> obey)
+  OwnJudge(absl::Duration grace, std::function<void(const hangs::WatchOrder&)> obey)
       : obey_(std::move(obey)) {
     watch_.SetGrace(grace);
   }
@@ -33,7 +33,7 @@ class OwnJudge {
   void StopRound() { watch_.StopRound(); }
   bool IsJudge() const { return is_judge_; }
 
-  void Hear(verdict::NodeWord word, MonoTime now) {
+  void Hear(hangs::NodeWord word, MonoTime now) {
     if (is_judge_) Perform(watch_.OnWord(kSelf, std::move(word), now));
   }
   // For what has its time: once a second is enough.
@@ -46,14 +46,14 @@ class OwnJudge {
   static constexpr Incarnation kSelf = Incarnation(1);
 
   // Nobody is replaced: there is no other node.
-  void Perform(const verdict::JobWatch::Orders& orders) {
+  void Perform(const hangs::JobWatch::Orders& orders) {
     for (const auto& order : orders) {
-      if (const auto* to = std::get_if<verdict::OrderTo>(&order)) obey_(to->order);
+      if (const auto* to = std::get_if<hangs::OrderTo>(&order)) obey_(to->order);
     }
   }
 
-  const std::function<void(const verdict::WatchOrder&)> obey_;
-  verdict::JobWatch watch_;
+  const std::function<void(const hangs::WatchOrder&)> obey_;
+  hangs::JobWatch watch_;
   bool is_judge_ = false;
 };
 

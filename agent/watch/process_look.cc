@@ -147,7 +147,7 @@ std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& b
   return absl::StrCat(WaitInWords(look), where);
 }
 
-verdict::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& before) {
+hangs::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& before) {
   // Where the kernel looks for memory, or lets a process wait that has used more than it may.
   constexpr absl::string_view kMemory[] = {"mem_cgroup", "try_to_free",     "shrink_", "reclaim",
                                            "swap_read",  "folio_lock_swap", "oom_"};
@@ -158,17 +158,17 @@ verdict::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& 
       return absl::StrContains(look.wait_channel, part);
     });
   };
-  if (waits_in(kMemory)) return verdict::Hold::kMemory;
+  if (waits_in(kMemory)) return hangs::Hold::kMemory;
   const bool can_wait_for_pages = look.state == 'D' || look.state == 'R';
   if (can_wait_for_pages && before && look.at > before->at) {
     const double faults = static_cast<double>(look.major_faults - before->major_faults) /
                           absl::ToDoubleSeconds(look.at - before->at);
-    if (faults >= kFaultsPerSecond) return verdict::Hold::kMemory;
+    if (faults >= kFaultsPerSecond) return hangs::Hold::kMemory;
   }
-  if (look.state == 'D') return verdict::Hold::kDisk;
+  if (look.state == 'D') return hangs::Hold::kDisk;
   const bool is_futex = look.wait_channel.empty() && look.syscall == SYS_futex;
-  return look.state == 'S' && (is_futex || waits_in(kLock)) ? verdict::Hold::kLock
-                                                            : verdict::Hold::kUnknown;
+  return look.state == 'S' && (is_futex || waits_in(kLock)) ? hangs::Hold::kLock
+                                                            : hangs::Hold::kUnknown;
 }
 
 bool IsBusy(const ProcessLook& look, const std::optional<ProcessUse>& use,

@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/base/mono_time.h"
-#include "rendezvous/verdict/incident_parts.h"
+#include "rendezvous/hangs/evidence/incident_parts.h"
 
 namespace muster::agent {
 
@@ -48,7 +48,7 @@ std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& b
 // or by pages that have to be read again and again.
 //
 // Threads: pure.
-verdict::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& before);
+hangs::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& before);
 
 // Whether it and what it has started compute, read or write: by the state of its main thread, and
 // by what was used since `before`, `elapsed` ago. Who waits for a disk does io, too.

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "agent/watch/process_modules.h"
-#include "rendezvous/verdict/incident_parts.h"
+#include "rendezvous/hangs/evidence/incident_parts.h"
 
 namespace muster::agent {
 namespace {
@@ -205,7 +205,7 @@ absl::StatusOr<std::vector<std::string>> WalkPythonStack(uint64_t runtime, Pytho
   if (thread == 0) return frames;
   const uint64_t holder = layout->c_frame ? memory.Pointer(thread + *layout->c_frame) : thread;
   uint64_t frame = holder == 0 ? 0 : memory.Pointer(holder + layout->frame);
-  for (int i = 0; frame != 0 && i < kFramesWalkedMax && frames.size() < verdict::kStackFramesMax;
+  for (int i = 0; frame != 0 && i < kFramesWalkedMax && frames.size() < hangs::kStackFramesMax;
        ++i) {
     if (std::optional<std::string> text = memory.Frame(frame)) frames.push_back(*std::move(text));
     frame = memory.Pointer(frame + layout->back);

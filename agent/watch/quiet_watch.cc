@@ -9,7 +9,7 @@ namespace muster::agent {
 namespace {
 
 std::string Describe(const QuietRanks::Change& change,
-                     const std::vector<verdict::RankReport>& quiet) {
+                     const std::vector<hangs::RankReport>& quiet) {
   const bool is_one = change.quiet.size() == 1;
   std::string text;
   if (change.is_over) {
@@ -25,8 +25,8 @@ std::string Describe(const QuietRanks::Change& change,
       absl::StrAppend(&text, "; ", RanksInWords(change.busy),
                       change.busy.size() == 1 ? " is" : " are", " active");
     }
-    for (const verdict::RankReport& rank : quiet)
-      absl::StrAppend(&text, "; ", verdict::InWordsWithPython(rank));
+    for (const hangs::RankReport& rank : quiet)
+      absl::StrAppend(&text, "; ", hangs::InWordsWithPython(rank));
   }
   return text;
 }
@@ -39,19 +39,18 @@ QuietWatch::QuietWatch(const LocalRanks& ranks, RankLooks& looks,
 
 // Those that tell nothing, and those of PyTorch that wait for no other: of what they do PyTorch
 // tells nothing either.
-bool QuietWatch::IsQuietPossible(const verdict::Pulse& pulse, bool is_looked_into) const {
+bool QuietWatch::IsQuietPossible(const hangs::Pulse& pulse, bool is_looked_into) const {
   if (!pulse.is_told) return true;
   const TorchRank* torch = ranks_.torch().Find(pulse.rank - ranks_.round().first_rank);
   const bool has_board = pulse.phase != Phase::kStarting || pulse.num_steps > 0;
   return torch != nullptr && !has_board && !pulse.is_waiting && !is_looked_into &&
-         ranks_.silences().SilenceOf(pulse.rank) >= verdict::kSuspiciousSilence;
+         ranks_.silences().SilenceOf(pulse.rank) >= hangs::kSuspiciousSilence;
 }
 
-void QuietWatch::Tick(const std::vector<verdict::Pulse>& pulses, bool is_looked_into,
-                      MonoTime now) {
+void QuietWatch::Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_into, MonoTime now) {
   if (!quiet_ranks_.IsDue(now)) return;
   std::vector<QuietRanks::RankUse> uses;
-  for (const verdict::Pulse& pulse : pulses) {
+  for (const hangs::Pulse& pulse : pulses) {
     const std::optional<int> pid = ranks_.PidOf(pulse.rank);
     if (!pid || !IsQuietPossible(pulse, is_looked_into)) continue;
     const std::optional<ProcessUse> use = UseOfTree(*pid);
@@ -61,7 +60,7 @@ void QuietWatch::Tick(const std::vector<verdict::Pulse>& pulses, bool is_looked_
   if (!change) return;
   if (change->is_over) return say_(/*is_over=*/true, Describe(*change, {}));
   constexpr size_t kNamedMax = 4;
-  std::vector<verdict::RankReport> reports;
+  std::vector<hangs::RankReport> reports;
   for (const int rank : change->quiet) {
     if (reports.size() == kNamedMax) break;
     const int pid = ranks_.PidOf(rank).value_or(0);
@@ -73,7 +72,7 @@ void QuietWatch::Tick(const std::vector<verdict::Pulse>& pulses, bool is_looked_
   }
   looks_.Take(LookDepth::kGpus, std::move(reports),
               [this, round = ranks_.round().round,
-               change = *change](const std::vector<verdict::RankReport>& quiet) {
+               change = *change](const std::vector<hangs::RankReport>& quiet) {
                 if (round == ranks_.round().round) say_(/*is_over=*/false, Describe(change, quiet));
               });
 }

@@ -22,10 +22,10 @@ class QuietWatch {
   void StartRound() { quiet_ranks_.StartRound(); }
   // Once a second. `is_looked_into`: the judge of the job may give notice of ranks that PyTorch
   // tells of.
-  void Tick(const std::vector<verdict::Pulse>& pulses, bool is_looked_into, MonoTime now);
+  void Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_into, MonoTime now);
 
  private:
-  bool IsQuietPossible(const verdict::Pulse& pulse, bool is_looked_into) const;
+  bool IsQuietPossible(const hangs::Pulse& pulse, bool is_looked_into) const;
 
   const LocalRanks& ranks_;
   RankLooks& looks_;

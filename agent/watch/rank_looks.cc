@@ -56,7 +56,7 @@ class ReadStacksOfRanks {
   RankLooks::Ranks Take(const std::string& why_not) {
     base::MutexLock lock(mu_);
     RankLooks::Ranks ranks = ranks_;
-    for (verdict::RankReport& rank : ranks) {
+    for (hangs::RankReport& rank : ranks) {
       if (rank.frames.empty() && rank.no_frames.empty()) rank.no_frames = why_not;
     }
     return ranks;
@@ -103,7 +103,7 @@ void RankLooks::Take(LookDepth depth, Ranks ranks, absl::AnyInvocable<void(Ranks
 
 void RankLooks::TakePython(LookDepth depth, Ranks ranks, absl::AnyInvocable<void(Ranks)> then) {
   std::vector<pid_t> pids;
-  for (const verdict::RankReport& rank : ranks) pids.push_back(rank.python.empty() ? rank.pid : 0);
+  for (const hangs::RankReport& rank : ranks) pids.push_back(rank.python.empty() ? rank.pid : 0);
   files_.Run<PythonStacks>(
       times_.python, [pids] { return ReadPythonStacks(pids); },
       [this, depth, pids, ranks = std::move(ranks),

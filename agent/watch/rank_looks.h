@@ -12,7 +12,7 @@
 #include "agent/process/aside.h"
 #include "agent/watch/gpu_look.h"
 #include "asio/io_context.hpp"
-#include "rendezvous/verdict/incident_parts.h"
+#include "rendezvous/hangs/evidence/incident_parts.h"
 
 namespace muster::agent {
 
@@ -27,7 +27,7 @@ struct RankLookTimes {
 
 class RankLooks {
  public:
-  using Ranks = std::vector<verdict::RankReport>;
+  using Ranks = std::vector<hangs::RankReport>;
 
   explicit RankLooks(asio::io_context& loop, RankLookTimes times = {},
                      GpuLookOptions gpu_options = {});

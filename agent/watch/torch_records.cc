@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "proto/base/bounded_json.h"
-#include "rendezvous/verdict/incident_parts.h"
+#include "rendezvous/hangs/evidence/incident_parts.h"
 
 namespace muster::agent {
 namespace {
@@ -74,7 +74,7 @@ std::optional<int64_t> CountElements(const json& entry, const char* key) {
 }
 
 // What all ranks agree on about the sizes of an operation; nothing where they need not agree.
-void SetSize(const json& entry, verdict::Operation& op) {
+void SetSize(const json& entry, hangs::Operation& op) {
   const char* sizes = nullptr;
   const char* dtypes = "input_dtypes";
   switch (op.kind) {
@@ -121,8 +121,8 @@ OperationKind KindOf(absl::string_view name) {
   return OperationKind::kBarrier;
 }
 
-verdict::Operation ToOperation(const json& entry) {
-  verdict::Operation op{.sequence = Number(entry, "collective_seq_id")};
+hangs::Operation ToOperation(const json& entry) {
+  hangs::Operation op{.sequence = Number(entry, "collective_seq_id")};
   op.name = Text(entry, "profiling_name");
   if (const size_t colon = op.name.find(':'); colon != std::string::npos) {
     op.name.erase(0, colon + 1);
@@ -139,13 +139,13 @@ verdict::Operation ToOperation(const json& entry) {
 }
 
 // Reads NCCL's names "send 0->1" and "recv 1<-0": the own rank in the group, then the peer's.
-verdict::Operation ToTransfer(const json& entry) {
-  verdict::Operation op = ToOperation(entry);
+hangs::Operation ToTransfer(const json& entry) {
+  hangs::Operation op = ToOperation(entry);
   const std::pair<absl::string_view, absl::string_view> words =
       absl::StrSplit(op.name, absl::MaxSplits(' ', 1));
   const bool is_send = words.first == "send";
   op.kind = is_send ? OperationKind::kSend : OperationKind::kRecv;
-  op.sequence = verdict::kUnknownSequence;
+  op.sequence = hangs::kUnknownSequence;
   const std::vector<absl::string_view> ends =
       absl::StrSplit(words.second, absl::MaxSplits(is_send ? "->" : "<-", 1));
   int peer = -1;
@@ -166,10 +166,10 @@ std::string LabelOf(const std::string& name, const std::string& description) {
 // Whether it is a call of its own. NCCL's calls between the start and the end of a coalescing have
 // one number; the last of them, "coalesced", is the one that ends.
 bool Keep(const json& entry, TorchGroup& group) {
-  verdict::Operation op = ToOperation(entry);
+  hangs::Operation op = ToOperation(entry);
   if (group.is_on_device && !group.operations.empty() &&
       op.sequence <= group.operations.back().sequence) {
-    verdict::Operation& last = group.operations.back();
+    hangs::Operation& last = group.operations.back();
     if (op.sequence == last.sequence && op.state == OperationState::kDone) last.state = op.state;
     return false;
   }
@@ -234,14 +234,14 @@ class RecorderReader {
   TorchRecords Finish() {
     std::stable_sort(calls_.begin(), calls_.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
-    if (calls_.size() > verdict::kLastCallsMax) {
-      calls_.erase(calls_.begin(), calls_.end() - verdict::kLastCallsMax);
+    if (calls_.size() > hangs::kLastCallsMax) {
+      calls_.erase(calls_.begin(), calls_.end() - hangs::kLastCallsMax);
     }
     for (auto& [unused, call] : calls_) out_.last_calls.push_back(std::move(call));
     for (Part& part : parts_) {
       if (part.group.is_on_device) EndInOrder(part.group);
       if (part.may_count_otherwise) {
-        std::erase_if(out_.last_calls, [key = part.group.Key()](const verdict::Call& call) {
+        std::erase_if(out_.last_calls, [key = part.group.Key()](const hangs::Call& call) {
           return call.group == key;
         });
       }
@@ -261,7 +261,7 @@ class RecorderReader {
  private:
   struct Transfer {
     int64_t number = 0;  // of collectives, when it was called
-    verdict::Operation operation;
+    hangs::Operation operation;
   };
   struct Part {
     TorchGroup group;
@@ -303,7 +303,7 @@ class RecorderReader {
     if (TakeTransfer(entry, is_transfer, *part)) return;
     if (!Keep(entry, group)) return;
     calls_.emplace_back(group.called_at.back(),
-                        verdict::Call{key, group.label, group.operations.back()});
+                        hangs::Call{key, group.label, group.operations.back()});
   }
 
   // Returns whether the entry is one, or the end of a batch of them: the last entry of a batch, the
@@ -343,7 +343,7 @@ class RecorderReader {
   TorchRecords out_;
   std::vector<Part> parts_;
   std::map<std::string, size_t> index_;  // from keys into parts_
-  std::vector<std::pair<absl::Time, verdict::Call>> calls_;
+  std::vector<std::pair<absl::Time, hangs::Call>> calls_;
   int dump_ = 0;
 };
 
@@ -378,11 +378,11 @@ TorchWaits ReadTorchWaits(absl::string_view text) {
   };
   const auto [begun, beginning] = calls_of("init_process_group");
   out.has_begun = begun > 0 && beginning <= 0;
-  const auto [made, making] = calls_of(verdict::kNewGroup);
+  const auto [made, making] = calls_of(hangs::kNewGroup);
   TorchGroup& groups = out.new_groups;
   groups.num_issued = made;
   if (made == 0) return out;
-  verdict::Operation last{.sequence = made - 1, .name = verdict::kNewGroup};
+  hangs::Operation last{.sequence = made - 1, .name = hangs::kNewGroup};
   last.state = making > 0 ? OperationState::kStarted : OperationState::kDone;
   groups.operations.push_back(std::move(last));
   return out;
@@ -393,7 +393,7 @@ namespace {
 // When each rank called one collective.
 using Calls = std::vector<std::pair<absl::Time, int>>;
 
-verdict::ArrivalRow RowOf(int64_t sequence, Calls calls, absl::Time now) {
+hangs::ArrivalRow RowOf(int64_t sequence, Calls calls, absl::Time now) {
   std::sort(calls.begin(), calls.end());
   const auto& [last, last_rank] = calls.back();
   const absl::Time second = calls.size() > 1 ? calls[calls.size() - 2].first : last;
@@ -407,10 +407,10 @@ verdict::ArrivalRow RowOf(int64_t sequence, Calls calls, absl::Time now) {
 
 }  // namespace
 
-std::vector<verdict::GroupArrivals> FindArrivals(const std::vector<RankRecords>& ranks,
-                                                 absl::Time now) {
+std::vector<hangs::GroupArrivals> FindArrivals(const std::vector<RankRecords>& ranks,
+                                               absl::Time now) {
   struct Used {
-    verdict::GroupArrivals group;
+    hangs::GroupArrivals group;
     std::map<int64_t, Calls> calls;
     size_t num_ranks = 0;
   };
@@ -428,11 +428,11 @@ std::vector<verdict::GroupArrivals> FindArrivals(const std::vector<RankRecords>&
       }
     }
   }
-  std::vector<verdict::GroupArrivals> out;
+  std::vector<hangs::GroupArrivals> out;
   for (auto& [name, used] : groups) {
-    std::vector<verdict::ArrivalRow>& rows = used.group.rows;
+    std::vector<hangs::ArrivalRow>& rows = used.group.rows;
     for (auto call = used.calls.rbegin(); call != used.calls.rend(); ++call) {
-      if (rows.size() == verdict::kArrivalRowsMax) break;
+      if (rows.size() == hangs::kArrivalRowsMax) break;
       if (call->second.size() != used.num_ranks) continue;
       rows.push_back(RowOf(call->first, call->second, now));
     }
@@ -441,7 +441,7 @@ std::vector<verdict::GroupArrivals> FindArrivals(const std::vector<RankRecords>&
   }
   std::stable_sort(out.begin(), out.end(),
                    [](const auto& a, const auto& b) { return a.rows.size() > b.rows.size(); });
-  if (out.size() > verdict::kArrivalGroupsMax) out.resize(verdict::kArrivalGroupsMax);
+  if (out.size() > hangs::kArrivalGroupsMax) out.resize(hangs::kArrivalGroupsMax);
   return out;
 }
 
@@ -459,7 +459,7 @@ TorchPython ReadTorchPython(absl::string_view text) {
   const auto stack = state.find("stack");
   if (stack == state.end() || !stack->is_array()) return out;
   for (const json& frame : *stack) {
-    if (!frame.is_array() || frame.size() != 3 || out.frames.size() >= verdict::kStackFramesMax)
+    if (!frame.is_array() || frame.size() != 3 || out.frames.size() >= hangs::kStackFramesMax)
       break;
     if (!frame[0].is_string() || !frame[1].is_string() || !frame[2].is_number_integer()) break;
     out.frames.push_back(
@@ -470,7 +470,7 @@ TorchPython ReadTorchPython(absl::string_view text) {
   return out;
 }
 
-std::optional<verdict::Operation> TorchTransferOf(const TorchPython& python, bool has_pending) {
+std::optional<hangs::Operation> TorchTransferOf(const TorchPython& python, bool has_pending) {
   if (python.frames.empty()) return std::nullopt;
   const std::string& frame = python.frames[0];
   const std::string function = frame.substr(0, frame.find(" at "));
@@ -478,11 +478,11 @@ std::optional<verdict::Operation> TorchTransferOf(const TorchPython& python, boo
                        absl::StrContains(frame, "/torch/distributed/distributed_c10d.py:");
   if (!is_call && (python.calls != "wait" || has_pending)) return std::nullopt;
   const std::string name = is_call ? function : python.transfer;
-  return verdict::Operation{.kind = name == "send" ? OperationKind::kSend : OperationKind::kRecv,
-                            .state = OperationState::kStarted,
-                            .sequence = verdict::kUnknownSequence,
-                            .peer = python.peer,
-                            .name = name == "send" || name == "recv" ? name : "a send or receive"};
+  return hangs::Operation{.kind = name == "send" ? OperationKind::kSend : OperationKind::kRecv,
+                          .state = OperationState::kStarted,
+                          .sequence = hangs::kUnknownSequence,
+                          .peer = python.peer,
+                          .name = name == "send" || name == "recv" ? name : "a send or receive"};
 }
 
 }  // namespace muster::agent

@@ -20,23 +20,23 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "rendezvous/verdict/evidence.h"
-#include "rendezvous/verdict/last_calls.h"
-#include "rendezvous/verdict/watch_messages.h"
+#include "rendezvous/hangs/evidence/evidence.h"
+#include "rendezvous/hangs/evidence/last_calls.h"
+#include "rendezvous/hangs/wire/watch_messages.h"
 
 namespace muster::agent {
 
 // One process group, as one rank has used it by one back end: a group may have Gloo for the host's
 // tensors and NCCL for a GPU's.
 struct TorchGroup {
-  std::string name;                            // PyTorch's own, the same on all ranks
-  std::string label;                           // for people
-  int64_t num_issued = 0;                      // collectives that were called
-  std::vector<verdict::Operation> operations;  // of the recorder, oldest first
-  std::vector<absl::Time> called_at;           // those of the recorder, each; by this node's clock
-  bool is_on_device = false;                   // NCCL's: the host calls them, a GPU does them
+  std::string name;                          // PyTorch's own, the same on all ranks
+  std::string label;                         // for people
+  int64_t num_issued = 0;                    // collectives that were called
+  std::vector<hangs::Operation> operations;  // of the recorder, oldest first
+  std::vector<absl::Time> called_at;         // those of the recorder, each; by this node's clock
+  bool is_on_device = false;                 // NCCL's: the host calls them, a GPU does them
   // NCCL's sends and receives that have not ended; a peer is a rank of the group.
-  std::vector<verdict::Operation> transfers;
+  std::vector<hangs::Operation> transfers;
   // A batch of sends and receives takes a number of the group's collectives, on the ranks that make
   // it: after that numbers of collectives do not compare between ranks.
   bool has_batches = false;
@@ -47,8 +47,8 @@ struct TorchGroup {
 
 struct TorchRecords {
   std::vector<TorchGroup> groups;
-  std::vector<verdict::Call> last_calls;  // of all groups, oldest first; at most kLastCallsMax
-  bool has_transfers = false;             // it has sent or received
+  std::vector<hangs::Call> last_calls;  // of all groups, oldest first; at most kLastCallsMax
+  bool has_transfers = false;           // it has sent or received
   bool has_unrecorded = false;  // as above, and no recorder has it; or there are no records at all
   uint64_t fingerprint = 0;     // changes with all that is recorded
   bool has_pending = false;     // of some operation it is not known that it has ended
@@ -82,8 +82,8 @@ struct RankRecords {
 
 // When the ranks of a node have come to the last collectives that all of them have in common,
 // before `now`: of the groups that were used most.
-std::vector<verdict::GroupArrivals> FindArrivals(const std::vector<RankRecords>& ranks,
-                                                 absl::Time now);
+std::vector<hangs::GroupArrivals> FindArrivals(const std::vector<RankRecords>& ranks,
+                                               absl::Time now);
 
 // What the hook tells: the ranks of each group by PyTorch's name of it, and "function at file:line"
 // of the main thread, innermost first. Empty where it is not as expected.
@@ -102,6 +102,6 @@ TorchPython ReadTorchPython(absl::string_view json);
 // The send or receive in which a main thread is that has these frames and `calls` that; nothing: in
 // none. `peer` is a rank of the job. `has_pending`: the recorder has an operation of this rank that
 // may be what it waits for, where it only says "wait".
-std::optional<verdict::Operation> TorchTransferOf(const TorchPython& python, bool has_pending);
+std::optional<hangs::Operation> TorchTransferOf(const TorchPython& python, bool has_pending);
 
 }  // namespace muster::agent

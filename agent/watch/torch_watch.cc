@@ -120,11 +120,11 @@ const TorchRank* TorchWatch::Find(int local_rank) const {
   return rank ? &*rank : nullptr;
 }
 
-std::vector<verdict::GroupArrivals> TorchWatch::ArrivalsBefore(MonoTime now) const {
-  std::vector<verdict::GroupArrivals> groups = known_.arrivals.groups;
+std::vector<hangs::GroupArrivals> TorchWatch::ArrivalsBefore(MonoTime now) const {
+  std::vector<hangs::GroupArrivals> groups = known_.arrivals.groups;
   const absl::Duration since = now - known_.arrivals.read_at;
-  for (verdict::GroupArrivals& group : groups) {
-    for (verdict::ArrivalRow& row : group.rows) {
+  for (hangs::GroupArrivals& group : groups) {
+    for (hangs::ArrivalRow& row : group.rows) {
       for (absl::Duration* ago : {&row.last_ago, &row.second_ago, &row.first_ago}) *ago += since;
     }
   }
@@ -158,8 +158,8 @@ void TorchWatch::AskIfMoved(MoveCheck check, absl::AnyInvocable<void(bool)> then
 }
 
 void TorchWatch::AskLastCalls(int first_rank, absl::Duration time,
-                              absl::AnyInvocable<void(std::vector<verdict::RankCalls>)> then) {
-  using Calls = std::vector<verdict::RankCalls>;
+                              absl::AnyInvocable<void(std::vector<hangs::RankCalls>)> then) {
+  using Calls = std::vector<hangs::RankCalls>;
   aside_.Run<Calls>(time + kLaneTime, MakeLastCallsQuestion(first_rank, time),
                     [then = std::move(then)](std::optional<Calls> calls) mutable {
                       then(calls ? *std::move(calls) : Calls());
@@ -172,14 +172,14 @@ bool TorchWatch::HasServed() const {
   });
 }
 
-std::function<std::vector<verdict::RankCalls>()> TorchWatch::MakeLastCallsQuestion(
+std::function<std::vector<hangs::RankCalls>()> TorchWatch::MakeLastCallsQuestion(
     int first_rank, absl::Duration time) const {
   return [sources = known_.sources, first_rank, time] {
     std::vector<std::string> sockets;
     for (const Source& source : sources) sockets.push_back(source.socket);
     const auto answers = AskRecorders(sockets, time);
     const MonoTime now = MonoNow();
-    std::vector<verdict::RankCalls> ranks;
+    std::vector<hangs::RankCalls> ranks;
     for (size_t i = 0; i < sources.size(); ++i) {
       TorchDumps dumps;
       absl::Duration age;

@@ -20,7 +20,7 @@
 #include "agent/watch/torch_records.h"
 #include "asio/io_context.hpp"
 #include "proto/base/mono_time.h"
-#include "rendezvous/verdict/last_calls.h"
+#include "rendezvous/hangs/evidence/last_calls.h"
 
 namespace muster::agent {
 
@@ -48,7 +48,7 @@ class TorchWatch {
   const TorchMembers& members() const { return known_.members; }
   // When ranks came to their last collectives, before `now`; counted, 0: that was not read yet.
   int64_t num_arrival_windows() const { return known_.arrivals.num_windows; }
-  std::vector<verdict::GroupArrivals> ArrivalsBefore(MonoTime now) const;
+  std::vector<hangs::GroupArrivals> ArrivalsBefore(MonoTime now) const;
 
   // Asks again whether any of those that have answered has moved since MakeMoveCheck; no if that is
   // not to be had within seconds. `then` is called once, from the loop, unless this object goes
@@ -62,7 +62,7 @@ class TorchWatch {
   // within `time` what they have left as they ended, or what they said when they were asked before.
   // Nothing if that is not to be had. `then` is called as above.
   void AskLastCalls(int first_rank, absl::Duration time,
-                    absl::AnyInvocable<void(std::vector<verdict::RankCalls>)> then);
+                    absl::AnyInvocable<void(std::vector<hangs::RankCalls>)> then);
 
  private:
   struct Source {
@@ -77,7 +77,7 @@ class TorchWatch {
   struct Arrivals {
     int64_t num_windows = 0;
     MonoTime read_at;
-    std::vector<verdict::GroupArrivals> groups;  // before `read_at`
+    std::vector<hangs::GroupArrivals> groups;  // before `read_at`
   };
   struct Known {
     int first_rank = 0;
@@ -95,8 +95,8 @@ class TorchWatch {
   // What was known of the ranks is not known any more; what they called last is.
   void ForgetRanks();
   // For the lane.
-  std::function<std::vector<verdict::RankCalls>()> MakeLastCallsQuestion(int first_rank,
-                                                                         absl::Duration time) const;
+  std::function<std::vector<hangs::RankCalls>()> MakeLastCallsQuestion(int first_rank,
+                                                                       absl::Duration time) const;
 
   Aside aside_;
   Known known_;

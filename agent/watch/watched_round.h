@@ -10,11 +10,11 @@
 
 #include "agent/process/board_memory.h"
 #include "proto/base/ids.h"
-#include "rendezvous/verdict/gatherings.h"
+#include "rendezvous/hangs/evidence/gatherings.h"
 
 namespace muster::agent {
 
-using StoreAnswer = std::function<void(std::vector<verdict::Gathering>)>;
+using StoreAnswer = std::function<void(std::vector<hangs::Gathering>)>;
 using StoreQuestion = std::function<void(StoreAnswer)>;
 
 struct WatchedRound {

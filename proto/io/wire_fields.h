@@ -1,7 +1,7 @@
 // One description of a struct for both ways over the wire: a function that is given a Wire and the
 // struct, and names each field once, with its bounds. The Wire encodes or decodes by it.
 //
-//   void RowFields(Wire<proto::WatchArrivals::Row> wire, verdict::ArrivalRow& row) {
+//   void RowFields(Wire<proto::WatchArrivals::Row> wire, hangs::ArrivalRow& row) {
 //     using P = proto::WatchArrivals::Row;
 //     wire.Plain(&P::sequence, &P::set_sequence, row.sequence);
 //     wire.Number("arrivals.last_rank", kRanks, &P::last_rank, &P::set_last_rank, row.last_rank);

@@ -8,8 +8,8 @@
 #include "proto/io/descriptors.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/client/attend_stream.h"
+#include "rendezvous/hangs/wire/watch_wire.h"
 #include "rendezvous/link/inquiry_wire.h"
-#include "rendezvous/link/watch_wire.h"
 #include "rendezvous/link/wire.h"
 
 namespace muster::rendezvous {
@@ -63,9 +63,9 @@ void GrpcLink::SendStoreRequest(const StoreRequest& request) {
   });
 }
 
-void GrpcLink::SendWatchWord(const verdict::NodeWord& word) {
-  const bool is_asked_for = !std::holds_alternative<verdict::NodeSummary>(word) &&
-                            !std::holds_alternative<verdict::RankAborted>(word);
+void GrpcLink::SendWatchWord(const hangs::NodeWord& word) {
+  const bool is_asked_for = !std::holds_alternative<hangs::NodeSummary>(word) &&
+                            !std::holds_alternative<hangs::RankAborted>(word);
   const bool is_up = phase_ == Phase::kUp;
   if (!is_asked_for) {
     outbox_.reports().PutWord(word, is_up);
@@ -262,7 +262,7 @@ absl::Status GrpcLink::OnStoreReplyOnLoop(const proto::FromServer& message) {
 
 // What a newer version says, and is not known here, is no reason to leave it.
 void GrpcLink::OnWatchOrderOnLoop(const proto::FromServer& message) {
-  absl::StatusOr<verdict::WatchOrder> order = Decode(message.watch());
+  absl::StatusOr<hangs::WatchOrder> order = Decode(message.watch());
   if (phase_ == Phase::kUp && order.ok() && listener_.on_watch_order) {
     listener_.on_watch_order(*std::move(order));
   }

@@ -50,7 +50,7 @@ class GrpcLink final : public RendezvousLink {
   void Open(LinkListener listener) override;
   void SendReport(const AgentReport& report) override;
   void SendStoreRequest(const StoreRequest& request) override;
-  void SendWatchWord(const verdict::NodeWord& word) override;
+  void SendWatchWord(const hangs::NodeWord& word) override;
   void SendInquiry(const Inquiry& inquiry) override;
   void SendInquiryReply(const InquiryReply& reply) override;
   void Close(absl::Duration linger, std::function<void()> on_closed) override;

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "proto/rendezvous.pb.h"
+#include "rendezvous/hangs/wire/watch_wire.h"
 #include "rendezvous/link/inquiry_wire.h"
-#include "rendezvous/link/watch_wire.h"
 #include "rendezvous/link/wire.h"
 
 namespace muster::rendezvous {
@@ -24,7 +24,7 @@ void NodeOutbox::EndStream() {
   inquiries_.clear();
 }
 
-void NodeOutbox::PutAnswer(const verdict::NodeWord& word) {
+void NodeOutbox::PutAnswer(const hangs::NodeWord& word) {
   if (answers_.size() >= kMaxUnsentWatchWords) return;
   Encode(word, answers_.emplace_back(std::make_unique<proto::FromAgent>())->mutable_watch());
 }

@@ -44,7 +44,7 @@ class NodeOutbox {
   StoreOutbox& store() { return store_; }
 
   // An answer to an order of the server's hang watch; dropped where too many wait.
-  void PutAnswer(const verdict::NodeWord& word);
+  void PutAnswer(const hangs::NodeWord& word);
   // Errors: kUnavailable: the server knows no inquiries, or too many wait.
   absl::Status Put(const Inquiry& inquiry);
   // The reply is dropped where too many wait.

@@ -4,8 +4,8 @@
 #include <variant>
 
 #include "proto/rendezvous.pb.h"
+#include "rendezvous/hangs/wire/watch_wire.h"
 #include "rendezvous/link/renewal.h"
-#include "rendezvous/link/watch_wire.h"
 #include "rendezvous/link/wire.h"
 
 namespace muster::rendezvous {
@@ -22,8 +22,8 @@ void ReportOutbox::Put(const AgentReport& report) {
   is_unsent_ = true;
 }
 
-void ReportOutbox::PutWord(const verdict::NodeWord& word, bool has_stream) {
-  const auto* const summary = std::get_if<verdict::NodeSummary>(&word);
+void ReportOutbox::PutWord(const hangs::NodeWord& word, bool has_stream) {
+  const auto* const summary = std::get_if<hangs::NodeSummary>(&word);
   if (summary != nullptr && std::exchange(summarized_, summary->round) == summary->round) {
     newest_summary_ = word;
   } else if (has_stream && urgent_words_.size() < kMaxUnsentWatchWords) {

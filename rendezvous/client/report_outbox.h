@@ -10,7 +10,7 @@
 #include "proto/base/ids.h"
 #include "proto/base/membership.h"
 #include "proto/base/mono_time.h"
-#include "rendezvous/verdict/watch_messages.h"
+#include "rendezvous/hangs/wire/watch_messages.h"
 
 namespace muster::proto {
 class FromAgent;
@@ -27,7 +27,7 @@ class ReportOutbox {
   // A summary, or that a rank has aborted. The first summary of a round and aborts go with a report
   // at once, or are dropped where there is no stream; of other summaries the newest waits for the
   // next report.
-  void PutWord(const verdict::NodeWord& word, bool has_stream);
+  void PutWord(const hangs::NodeWord& word, bool has_stream);
 
   // A stream is accepted: its server knows nothing yet. What was urgent is so no more at its end.
   void BeginStream();
@@ -45,10 +45,10 @@ class ReportOutbox {
   std::optional<AgentReport> sent_;  // by this stream: a renewal refers to it
   MonoTime sent_at_;                 // the newest report or renewal
   absl::Duration renew_interval_;
-  std::optional<verdict::NodeWord> newest_summary_;  // since the last that was sent
-  Round summarized_ = kNoRound;                      // of the last summary
+  std::optional<hangs::NodeWord> newest_summary_;  // since the last that was sent
+  Round summarized_ = kNoRound;                    // of the last summary
   // That nobody has asked for, each with a report at once: a server that knows no words reads that.
-  std::deque<verdict::NodeWord> urgent_words_;
+  std::deque<hangs::NodeWord> urgent_words_;
 };
 
 }  // namespace muster::rendezvous

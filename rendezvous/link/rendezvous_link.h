@@ -10,7 +10,7 @@
 #include "proto/base/inquiry.h"
 #include "proto/base/membership.h"
 #include "proto/base/store_messages.h"
-#include "rendezvous/verdict/watch_messages.h"
+#include "rendezvous/hangs/wire/watch_messages.h"
 
 namespace muster::rendezvous {
 
@@ -18,7 +18,7 @@ namespace muster::rendezvous {
 struct LinkListener {
   std::function<void(Directive)> on_directive;
   std::function<void(StoreReply)> on_store_reply;
-  std::function<void(verdict::WatchOrder)> on_watch_order;  // only after a summary was sent
+  std::function<void(hangs::WatchOrder)> on_watch_order;  // only after a summary was sent
   // The server asks what there is to see here: answered by SendInquiryReply.
   std::function<void(Inquiry)> on_inquiry;
   std::function<void(InquiryAnswer)> on_inquiry_answer;
@@ -43,7 +43,7 @@ class RendezvousLink {
   // What this node's hang watch says, at once; but of a round's summaries after the first the
   // newest is kept, and goes with a report. What is unsent when the connection is lost is dropped:
   // the server asks again.
-  virtual void SendWatchWord(const verdict::NodeWord& word) = 0;
+  virtual void SendWatchWord(const hangs::NodeWord& word) = 0;
   // For somebody who asks at this agent's socket. Answered by on_inquiry_answer, once: with
   // kUnavailable at once where there is no connection, or the server knows no inquiries; and not at
   // all if the connection is lost before the answer came.

@@ -10,8 +10,8 @@
 #include "proto/io/random_bytes.h"
 #include "proto/io/wire_check.h"
 #include "proto/rendezvous.pb.h"
+#include "rendezvous/hangs/wire/watch_wire.h"
 #include "rendezvous/link/inquiry_wire.h"
-#include "rendezvous/link/watch_wire.h"
 #include "rendezvous/link/wire.h"
 #include "rendezvous/server/stream_writer.h"
 
@@ -83,7 +83,7 @@ class AgentSessions::Session final : public Attendee, private StreamSink {
     }
     Pump();
   }
-  void Deliver(const verdict::WatchOrder& order) override {
+  void Deliver(const hangs::WatchOrder& order) override {
     writer_.outbox().Push(order);
     Pump();
   }
@@ -201,7 +201,7 @@ class AgentSessions::Session final : public Attendee, private StreamSink {
 
   // What a newer version says, and is not known here, is no reason to lose its node.
   void TakeWatchWord(const proto::WatchWord& message) {
-    absl::StatusOr<verdict::NodeWord> word = Decode(message);
+    absl::StatusOr<hangs::NodeWord> word = Decode(message);
     if (word.ok()) owner_.jobs_.OnWatchWord(handshake_.agent(), *std::move(word));
   }
 

@@ -55,7 +55,7 @@ void JobLoop::OnStoreRequest(const AgentKey& key, const StoreRequest& request) {
   Perform(table_.OnStoreRequest(key.job, key.agent, request, Now()));
 }
 
-void JobLoop::OnWatchWord(const AgentKey& key, verdict::NodeWord word) {
+void JobLoop::OnWatchWord(const AgentKey& key, hangs::NodeWord word) {
   Perform(key.job, watches_.OnWord(table_, key.job, key.agent, std::move(word), Now()));
   ArmTimerOnLoop();
 }
@@ -121,12 +121,12 @@ void JobLoop::Deliver(const AgentKey& key, const Message& message) {
   if (it != attendees_.end()) it->second->Deliver(message);
 }
 
-void JobLoop::Perform(const JobKey& job, const verdict::JobWatch::Orders& orders) {
+void JobLoop::Perform(const JobKey& job, const hangs::JobWatch::Orders& orders) {
   for (const auto& order : orders) {
-    if (const auto* to = std::get_if<verdict::OrderTo>(&order)) {
+    if (const auto* to = std::get_if<hangs::OrderTo>(&order)) {
       Deliver({job, to->to}, to->order);
     } else {
-      const auto& replace = std::get<verdict::ReplaceNodes>(order);
+      const auto& replace = std::get<hangs::ReplaceNodes>(order);
       Perform(table_.OnNodesAtFault(job, {replace.nodes, replace.why}, Now()));
     }
   }

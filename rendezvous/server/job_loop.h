@@ -30,7 +30,7 @@ class Attendee {
   virtual ~Attendee() = default;
   virtual void Deliver(const Directive& directive) = 0;
   virtual void Deliver(const StoreReply& reply) = 0;
-  virtual void Deliver(const verdict::WatchOrder& order) = 0;
+  virtual void Deliver(const hangs::WatchOrder& order) = 0;
   virtual void Deliver(const StopAnswer& answer) = 0;
   // Only to agents that AnswersInquiries.
   virtual void Deliver(const Inquiry& inquiry) = 0;
@@ -59,7 +59,7 @@ class JobLoop {
   void Detach(const AgentKey& key, Attendee* attendee);
   void OnReport(const AgentKey& key, const AgentReport& report);
   void OnStoreRequest(const AgentKey& key, const StoreRequest& request);
-  void OnWatchWord(const AgentKey& key, verdict::NodeWord word);
+  void OnWatchWord(const AgentKey& key, hangs::NodeWord word);
   // The request of a person, who attends under an incarnation of its own, once.
   void OnStopRequest(const AgentKey& key, const StopRequest& request);
   // The guardian of an agent that was killed says so, under an incarnation of its own, once.
@@ -91,7 +91,7 @@ class JobLoop {
   void Leave(const std::vector<JobTable::JobEffect>& effects);
   template <typename Message>
   void Deliver(const AgentKey& key, const Message& message);
-  void Perform(const JobKey& job, const verdict::JobWatch::Orders& orders);
+  void Perform(const JobKey& job, const hangs::JobWatch::Orders& orders);
   void Perform(const status::InquiryDesk::Orders& orders);
   // What the server answers by itself.
   std::optional<InquiryAnswer> AnswerInquiry(const JobKey& job, const Inquiry& inquiry);

@@ -11,8 +11,8 @@ namespace {
 // How often it is looked whether a job is still there, of which nothing is heard.
 constexpr absl::Duration kLookAtJob = absl::Minutes(1);
 
-std::vector<verdict::WatchedNode> MembersOf(const JobState& state) {
-  std::vector<verdict::WatchedNode> nodes;
+std::vector<hangs::WatchedNode> MembersOf(const JobState& state) {
+  std::vector<hangs::WatchedNode> nodes;
   for (const Incarnation member : state.members) {
     const Assignment& assignment = state.assignments.at(member);
     const auto description = state.descriptions.find(member);
@@ -46,14 +46,14 @@ bool JobWatches::Follow(Watch& watch, const JobTable& table, const JobKey& job, 
 }
 
 JobWatches::Orders JobWatches::OnWord(const JobTable& table, const JobKey& job, Incarnation from,
-                                      verdict::NodeWord word, MonoTime now) {
+                                      hangs::NodeWord word, MonoTime now) {
   const auto watch = watches_.try_emplace(job).first;
   if (!Follow(watch->second, table, job, now)) {
     Erase(watch);
     return {};
   }
   bool judges_itself = false;
-  if (const auto* summary = std::get_if<verdict::NodeSummary>(&word)) {
+  if (const auto* summary = std::get_if<hangs::NodeSummary>(&word)) {
     judges_itself = summary->standing.is_told;
     const bool is_of_round = summary->round == watch->second.round;
     if (is_of_round && table.FindState(job)->assignments.contains(from)) {

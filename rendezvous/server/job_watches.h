@@ -10,16 +10,16 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "rendezvous/core/job_table.h"
+#include "rendezvous/hangs/judge/job_watch.h"
 #include "rendezvous/status/job_progress.h"
-#include "rendezvous/verdict/job_watch.h"
 
 namespace muster::rendezvous {
 
 class JobWatches {
  public:
-  using Orders = verdict::JobWatch::Orders;
+  using Orders = hangs::JobWatch::Orders;
 
-  Orders OnWord(const JobTable& table, const JobKey& job, Incarnation from, verdict::NodeWord word,
+  Orders OnWord(const JobTable& table, const JobKey& job, Incarnation from, hangs::NodeWord word,
                 MonoTime now);
   // The orders of all jobs whose time has come.
   std::vector<std::pair<JobKey, Orders>> Tick(const JobTable& table, MonoTime now);
@@ -31,7 +31,7 @@ class JobWatches {
 
  private:
   struct Watch {
-    verdict::JobWatch watch;
+    hangs::JobWatch watch;
     status::JobProgress progress;
     // The round that it watches: an instance begins again with round 0.
     Round round = kNoRound;

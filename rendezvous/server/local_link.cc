@@ -42,7 +42,7 @@ void LocalLink::SendStoreRequest(const StoreRequest& request) {
   });
 }
 
-void LocalLink::SendWatchWord(const verdict::NodeWord& word) {
+void LocalLink::SendWatchWord(const hangs::NodeWord& word) {
   mailbox_.Post([this, word] {
     const auto jobs = jobs_.lock();
     if (is_open_ && jobs != nullptr) jobs->OnWatchWord(key_, word);
@@ -92,7 +92,7 @@ void LocalLink::Deliver(const StoreReply& reply) {
   });
 }
 
-void LocalLink::Deliver(const verdict::WatchOrder& order) {
+void LocalLink::Deliver(const hangs::WatchOrder& order) {
   mailbox_.Post([this, order] {
     if (listener_.on_watch_order) listener_.on_watch_order(order);
   });

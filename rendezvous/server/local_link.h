@@ -22,7 +22,7 @@ class LocalLink final : public RendezvousLink, private Attendee {
   void Open(LinkListener listener) override;
   void SendReport(const AgentReport& report) override;
   void SendStoreRequest(const StoreRequest& request) override;
-  void SendWatchWord(const verdict::NodeWord& word) override;
+  void SendWatchWord(const hangs::NodeWord& word) override;
   void SendInquiry(const Inquiry& inquiry) override;
   void SendInquiryReply(const InquiryReply& reply) override;
   void Close(absl::Duration linger, std::function<void()> on_closed) override;
@@ -30,7 +30,7 @@ class LocalLink final : public RendezvousLink, private Attendee {
  private:
   void Deliver(const Directive& directive) override;
   void Deliver(const StoreReply& reply) override;
-  void Deliver(const verdict::WatchOrder& order) override;
+  void Deliver(const hangs::WatchOrder& order) override;
   void Deliver(const StopAnswer&) override {}  // an agent asks for nothing that a person may
   void Deliver(const Inquiry& inquiry) override;
   void Deliver(const InquiryAnswer& answer) override;

@@ -17,7 +17,7 @@
 #include "proto/base/inquiry.h"
 #include "proto/base/membership.h"
 #include "proto/base/store_messages.h"
-#include "rendezvous/verdict/watch_messages.h"
+#include "rendezvous/hangs/wire/watch_messages.h"
 
 namespace muster::rendezvous {
 
@@ -36,13 +36,13 @@ class Outbox {
   // Answers to them, each of kInquiryAnswerBytesMax at most, and some more of names.
   static constexpr size_t kMaxInquiryAnswers = 4;
 
-  using Message = std::variant<Directive, StoreReply, verdict::WatchOrder, Inquiry, InquiryAnswer>;
+  using Message = std::variant<Directive, StoreReply, hangs::WatchOrder, Inquiry, InquiryAnswer>;
 
   // Directives are complete statements: a newer one takes the place of one that has not been
   // written.
   void Push(const Directive& directive) { directive_ = directive; }
 
-  void Push(const verdict::WatchOrder& order) {
+  void Push(const hangs::WatchOrder& order) {
     if (orders_.size() == kMaxOrders) orders_.pop_front();
     orders_.push_back(order);
   }
@@ -70,7 +70,7 @@ class Outbox {
   // Orders first: a verdict comes before the directive that stops what it is about.
   std::optional<Message> Pop() {
     if (!orders_.empty()) {
-      verdict::WatchOrder order = std::move(orders_.front());
+      hangs::WatchOrder order = std::move(orders_.front());
       orders_.pop_front();
       return order;
     }
@@ -111,7 +111,7 @@ class Outbox {
   }
 
   std::optional<Directive> directive_;
-  std::deque<verdict::WatchOrder> orders_;
+  std::deque<hangs::WatchOrder> orders_;
   std::deque<StoreReply> replies_;
   std::deque<Inquiry> inquiries_;
   std::deque<InquiryAnswer> inquiry_answers_;

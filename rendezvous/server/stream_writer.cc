@@ -4,9 +4,9 @@
 #include <variant>
 
 #include "proto/rendezvous.pb.h"
+#include "rendezvous/hangs/wire/watch_wire.h"
 #include "rendezvous/link/inquiry_wire.h"
 #include "rendezvous/link/renewal.h"
-#include "rendezvous/link/watch_wire.h"
 #include "rendezvous/link/wire.h"
 
 namespace muster::rendezvous {
@@ -52,7 +52,7 @@ std::optional<proto::FromServer> StreamWriter::NextMessage() {
   proto::FromServer message;
   if (auto* directive = std::get_if<Directive>(&*next)) {
     Say(std::move(*directive), message);
-  } else if (const auto* order = std::get_if<verdict::WatchOrder>(&*next)) {
+  } else if (const auto* order = std::get_if<hangs::WatchOrder>(&*next)) {
     Encode(*order, message.mutable_watch());
   } else if (const auto* inquiry = std::get_if<Inquiry>(&*next)) {
     Encode(*inquiry, message.mutable_inquiry());

@@ -11,44 +11,44 @@ void JobProgress::StartRound() {
   standing_ = {};
 }
 
-void JobProgress::OnSummary(Incarnation from, const verdict::NodeSummary& summary, MonoTime now) {
+void JobProgress::OnSummary(Incarnation from, const hangs::NodeSummary& summary, MonoTime now) {
   NodeSaid said{.progress = summary.progress, .at = now};
-  for (const verdict::SilentRanks& ranks : summary.silent) {
+  for (const hangs::SilentRanks& ranks : summary.silent) {
     if (said.silent_rank >= 0 && ranks.silent_for <= said.silent_for) continue;
     said.silent_rank = ranks.first_rank;
     said.silent_for = ranks.silent_for;
   }
   nodes_[from] = said;
   // The agent of a job on one node judges.
-  const verdict::Standing& standing = summary.standing;
+  const hangs::Standing& standing = summary.standing;
   if (!standing.is_told) return;
-  if (standing.kind == verdict::StandingKind::kNone) {
+  if (standing.kind == hangs::StandingKind::kNone) {
     standing_ = {};
   } else if (standing_.kind != standing.kind || standing_.text != standing.text) {
     Say(standing.kind, standing.text, now - standing.age);
   }
 }
 
-void JobProgress::OnOrders(const verdict::JobWatch::Orders& orders, MonoTime now) {
+void JobProgress::OnOrders(const hangs::JobWatch::Orders& orders, MonoTime now) {
   // All members are told the same.
   for (const auto& order : orders) {
-    const auto* to = std::get_if<verdict::OrderTo>(&order);
+    const auto* to = std::get_if<hangs::OrderTo>(&order);
     if (to == nullptr) continue;
-    if (const auto* notice = std::get_if<verdict::SayNotice>(&to->order)) {
-      return Say(verdict::StandingKind::kNotice, notice->text, now);
+    if (const auto* notice = std::get_if<hangs::SayNotice>(&to->order)) {
+      return Say(hangs::StandingKind::kNotice, notice->text, now);
     }
-    if (std::holds_alternative<verdict::SayRecovery>(to->order)) {
+    if (std::holds_alternative<hangs::SayRecovery>(to->order)) {
       standing_ = {};
       return;
     }
-    if (const auto* verdict = std::get_if<verdict::SayVerdict>(&to->order)) {
-      return Say(verdict::StandingKind::kVerdict,
+    if (const auto* verdict = std::get_if<hangs::SayVerdict>(&to->order)) {
+      return Say(hangs::StandingKind::kVerdict,
                  absl::StrCat(verdict->diagnosis.Describe(), "; ", verdict->reason), now);
     }
   }
 }
 
-void JobProgress::Say(verdict::StandingKind kind, const std::string& text, MonoTime at) {
+void JobProgress::Say(hangs::StandingKind kind, const std::string& text, MonoTime at) {
   standing_ = {kind, text, at};
   last_ = standing_;
 }

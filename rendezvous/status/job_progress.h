@@ -10,20 +10,20 @@
 #include "absl/container/btree_map.h"
 #include "proto/base/ids.h"
 #include "proto/base/mono_time.h"
-#include "rendezvous/verdict/job_watch.h"
+#include "rendezvous/hangs/judge/job_watch.h"
 
 namespace muster::status {
 
 // One node, as it said last in the round that runs.
 struct NodeSaid {
-  verdict::NodeProgress progress;
+  hangs::NodeProgress progress;
   int silent_rank = -1;
   absl::Duration silent_for;  // when it said so
   MonoTime at;
 };
 
 struct Said {
-  verdict::StandingKind kind = verdict::StandingKind::kNone;
+  hangs::StandingKind kind = hangs::StandingKind::kNone;
   std::string text;
   MonoTime at;
 };
@@ -32,9 +32,9 @@ class JobProgress {
  public:
   // What was said of ranks that do not run any more stands no longer, and is the last incident.
   void StartRound();
-  void OnSummary(Incarnation from, const verdict::NodeSummary& summary, MonoTime now);
+  void OnSummary(Incarnation from, const hangs::NodeSummary& summary, MonoTime now);
   // What the watch of all nodes says.
-  void OnOrders(const verdict::JobWatch::Orders& orders, MonoTime now);
+  void OnOrders(const hangs::JobWatch::Orders& orders, MonoTime now);
 
   const absl::btree_map<Incarnation, NodeSaid>& nodes() const { return nodes_; }
   // What stands now; kNone: nothing.
@@ -43,7 +43,7 @@ class JobProgress {
   const std::optional<Said>& last() const { return last_; }
 
  private:
-  void Say(verdict::StandingKind kind, const std::string& text, MonoTime at);
+  void Say(hangs::StandingKind kind, const std::string& text, MonoTime at);
 
   absl::btree_map<Incarnation, NodeSaid> nodes_;
   Said standing_;

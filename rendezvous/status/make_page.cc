@@ -27,9 +27,9 @@ HealthOfJob HealthOfEnd(const JobOutcome& outcome, bool is_over) {
 }
 
 HealthOfJob HealthOfRunning(const JobState& state, const JobProgress* progress, MonoTime now) {
-  if (progress != nullptr && progress->standing().kind != verdict::StandingKind::kNone) {
+  if (progress != nullptr && progress->standing().kind != hangs::StandingKind::kNone) {
     const Said& said = progress->standing();
-    return {.state = said.kind == verdict::StandingKind::kVerdict ? kHung : kWaiting,
+    return {.state = said.kind == hangs::StandingKind::kVerdict ? kHung : kWaiting,
             .text = said.text,
             .for_seconds = Since(said.at, now)};
   }
@@ -89,7 +89,7 @@ std::string StateOfMember(const JobState& state, Incarnation member) {
 }
 
 void AddProgress(const NodeSaid& said, MonoTime now, NodeOfJob& node, ProgressOfJob& job) {
-  const verdict::NodeProgress& of = said.progress;
+  const hangs::NodeProgress& of = said.progress;
   node.step = of.slowest_step;
   const absl::Duration silent = said.silent_for + (now - said.at);
   if (said.silent_rank >= 0 && silent >= kSilenceShown) {

@@ -33,9 +33,9 @@ bool CutLongest(StacksOfNode& stacks) {
 
 }  // namespace
 
-StacksOfNode MakeStacks(const std::vector<verdict::RankReport>& ranks, size_t bytes_max) {
+StacksOfNode MakeStacks(const std::vector<hangs::RankReport>& ranks, size_t bytes_max) {
   StacksOfNode stacks;
-  for (const verdict::RankReport& rank : ranks) {
+  for (const hangs::RankReport& rank : ranks) {
     stacks.groups.push_back({.ranks = {rank.rank},
                              .python = rank.python,
                              .native = rank.frames,

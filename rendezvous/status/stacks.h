@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "rendezvous/verdict/incident_parts.h"
+#include "rendezvous/hangs/evidence/incident_parts.h"
 
 namespace muster::status {
 
@@ -39,7 +39,7 @@ struct StacksOfNode {
 };
 
 // Not more than `bytes_max` as JSON: the outermost frames are left out first, then what ranks do.
-StacksOfNode MakeStacks(const std::vector<verdict::RankReport>& ranks, size_t bytes_max);
+StacksOfNode MakeStacks(const std::vector<hangs::RankReport>& ranks, size_t bytes_max);
 std::string ToJson(const StacksOfNode& stacks);
 // Errors: kInvalidArgument: as ParseStatusPage.
 absl::StatusOr<StacksOfNode> ParseStacks(absl::string_view json);

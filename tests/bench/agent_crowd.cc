@@ -26,7 +26,7 @@
 #include "proto/base/mono_time.h"
 #include "proto/io/descriptors.h"
 #include "rendezvous/client/grpc_link.h"
-#include "rendezvous/verdict/watch_messages.h"
+#include "rendezvous/hangs/wire/watch_messages.h"
 
 namespace muster {
 namespace {
@@ -87,7 +87,7 @@ class SimulatedAgent {
   void Perform(const agent::SendReport& effect) {
     if (assignment_.round != kNoRound) {
       link_.SendWatchWord(
-          verdict::NodeSummary{.round = assignment_.round, .hang_timeout = absl::Minutes(10)});
+          hangs::NodeSummary{.round = assignment_.round, .hang_timeout = absl::Minutes(10)});
     }
     link_.SendReport(effect.report);
   }

@@ -8,9 +8,9 @@
 
 #include "absl/time/time.h"
 #include "proto/base/mono_time.h"
-#include "rendezvous/verdict/diagnosis.h"
+#include "rendezvous/hangs/evidence/diagnosis.h"
 
-namespace muster::verdict {
+namespace muster::hangs {
 namespace {
 
 Operation Waiting(int64_t sequence, bool awaited) {
@@ -61,11 +61,11 @@ void Run(int num_ranks, int num_groups) {
 }
 
 }  // namespace
-}  // namespace muster::verdict
+}  // namespace muster::hangs
 
 int main(int argc, char** argv) {
   const int num_ranks = argc > 1 ? std::atoi(argv[1]) : 16384;
   const int num_groups = argc > 2 ? std::atoi(argv[2]) : 8;
-  muster::verdict::Run(num_ranks, num_groups);
+  muster::hangs::Run(num_ranks, num_groups);
   return 0;
 }

@@ -14,10 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "agent/watch/board_evidence.h"
 #include "proto/watch.pb.h"
-#include "rendezvous/link/watch_wire.h"
-#include "rendezvous/verdict/job_watch.h"
+#include "rendezvous/hangs/judge/job_watch.h"
+#include "rendezvous/hangs/wire/watch_wire.h"
 
-namespace muster::verdict {
+namespace muster::hangs {
 namespace {
 
 constexpr Round kRound(1);
@@ -177,12 +177,12 @@ class Job {
 };
 
 }  // namespace
-}  // namespace muster::verdict
+}  // namespace muster::hangs
 
 int main(int argc, char** argv) {
   const int num_nodes = argc > 1 ? std::atoi(argv[1]) : 2048;
   const int per_node = argc > 2 ? std::atoi(argv[2]) : 8;
-  muster::verdict::RunAgent(per_node);
-  muster::verdict::Job(num_nodes, per_node).Run(num_nodes);
+  muster::hangs::RunAgent(per_node);
+  muster::hangs::Job(num_nodes, per_node).Run(num_nodes);
   return 0;
 }

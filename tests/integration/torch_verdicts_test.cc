@@ -85,7 +85,7 @@ class TorchVerdicts : public JobTest, public ::testing::WithParamInterface<int> 
 };
 
 // All of them take minutes: $MUSTER_TEST_ALL_RANKS asks for them. What is said over two, three and
-// four ranks is in tests/unit/rendezvous/verdict/diagnosis_torch_test.cc.
+// four ranks is in tests/unit/rendezvous/hangs/evidence/diagnosis_torch_test.cc.
 std::vector<int> Sizes() {
   return std::getenv("MUSTER_TEST_ALL_RANKS") != nullptr ? std::vector<int>({2, 3, 4})
                                                          : std::vector<int>({3});

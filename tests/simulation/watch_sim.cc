@@ -31,12 +31,12 @@ WatchSim::WatchSim(uint64_t seed) : random_(seed), seed_(seed) {
   const int num_nodes = random_.Between(2, 4);
   const int per_node = random_.Between(1, 3);
   const int num_ranks = num_nodes * per_node;
-  verdict::Group world{.name = "world"};
+  hangs::Group world{.name = "world"};
   for (int n = 0; n < num_nodes; ++n) {
     const Incarnation id(100 + n);
     nodes_.push_back({.id = id, .next_tick = now_ + random_.Between(kTick, absl::Seconds(1))});
     members_.push_back({id, absl::StrCat("node", n), n * per_node, per_node});
-    verdict::Group local{.name = "local", .id = static_cast<uint32_t>(n)};
+    hangs::Group local{.name = "local", .id = static_cast<uint32_t>(n)};
     for (int i = 0; i < per_node; ++i) {
       world.members.push_back(n * per_node + i);
       local.members.push_back(n * per_node + i);
@@ -46,7 +46,7 @@ WatchSim::WatchSim(uint64_t seed) : random_(seed), seed_(seed) {
   }
   // One rank of each node.
   for (int i = 0; i < per_node; ++i) {
-    verdict::Group across{.name = "across", .id = static_cast<uint32_t>(i)};
+    hangs::Group across{.name = "across", .id = static_cast<uint32_t>(i)};
     for (int n = 0; n < num_nodes; ++n) across.members.push_back(n * per_node + i);
     groups_.push_back(std::move(across));
   }
@@ -156,7 +156,7 @@ void WatchSim::DrawFaults() {
 void WatchSim::RestartServer() {
   // If it dies twice in a row, what the first life knew is still owed.
   if (!learned_before_) learned_before_ = watch_.limits().history().Learned();
-  watch_ = verdict::JobWatch();
+  watch_ = hangs::JobWatch();
   watch_.StartRound(kRound, members_, now_);
   watch_.SetSpares(spares_);
   for (Node& node : nodes_) node.is_heard = false;
@@ -167,13 +167,13 @@ void WatchSim::CheckWhatIsKnownAgain() {
   const bool all =
       std::all_of(nodes_.begin(), nodes_.end(), [](const Node& n) { return n.is_heard; });
   if (!learned_before_ || !all) return;
-  const verdict::LearnedSilences now = watch_.limits().history().Learned();
-  for (int phase = 0; phase < verdict::kNumWatchPhases; ++phase) {
+  const hangs::LearnedSilences now = watch_.limits().history().Learned();
+  for (int phase = 0; phase < hangs::kNumWatchPhases; ++phase) {
     if (now.longest[phase] < learned_before_->longest[phase]) {
       failure_ = absl::StrCat("W3: the server has forgotten how long phase ", phase, " may take");
     }
   }
-  for (const verdict::LearnedSilences::Count& before : learned_before_->counts) {
+  for (const hangs::LearnedSilences::Count& before : learned_before_->counts) {
     const auto same = std::find_if(now.counts.begin(), now.counts.end(), [&](const auto& each) {
       return each.phase == before.phase && each.bucket == before.bucket;
     });
@@ -202,8 +202,8 @@ bool WatchSim::IsMute(const Rank& rank) const {
   return !is_started_ && !(rank.has_come && rank.tells_start);
 }
 
-std::vector<verdict::Gathering> WatchSim::WhoIsMissing() const {
-  verdict::Gathering start{.name = "the start", .is_start = true};
+std::vector<hangs::Gathering> WatchSim::WhoIsMissing() const {
+  hangs::Gathering start{.name = "the start", .is_start = true};
   for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
     (ranks_[r].has_come ? start.waiting : start.missing).push_back(r);
   }
@@ -242,14 +242,14 @@ bool WatchSim::StepRank(int r) {
     return false;
   }
   const int group = GroupOfCall(r, rank.calls);
-  std::vector<verdict::Operation>& called = rank.called[group];
-  verdict::Operation op{.kind = OperationKind::kAllReduce,
-                        .state = OperationState::kStarted,
-                        .sequence = static_cast<int64_t>(called.size()),
-                        .bytes = 4096,
-                        .dtype = "f32",
-                        .chain = called.size() + 1,
-                        .awaited = true};
+  std::vector<hangs::Operation>& called = rank.called[group];
+  hangs::Operation op{.kind = OperationKind::kAllReduce,
+                      .state = OperationState::kStarted,
+                      .sequence = static_cast<int64_t>(called.size()),
+                      .bytes = 4096,
+                      .dtype = "f32",
+                      .chain = called.size() + 1,
+                      .awaited = true};
   const bool has_others = groups_[group].members.size() > 1;
   const bool differs =
       fault_ == Fault::kMismatch && has_happened_ && r == faulty_rank_ && has_others;
@@ -263,7 +263,7 @@ bool WatchSim::StepRank(int r) {
 
 void WatchSim::FinishComplete(int group, int64_t sequence) {
   for (const int member : groups_[group].members) {
-    const std::vector<verdict::Operation>& called = ranks_[member].called[group];
+    const std::vector<hangs::Operation>& called = ranks_[member].called[group];
     if (static_cast<int64_t>(called.size()) <= sequence) return;
     if (called[sequence].bytes != 4096) return;
   }
@@ -299,8 +299,8 @@ void WatchSim::RunAgents() {
   for (size_t n = 0; n < nodes_.size(); ++n) {
     Node& node = nodes_[n];
     if (!IsAwake(node) || now_ < node.next_tick) continue;
-    node.next_tick = now_ + verdict::kWatchInterval;
-    std::vector<verdict::Pulse> pulses;
+    node.next_tick = now_ + hangs::kWatchInterval;
+    std::vector<hangs::Pulse> pulses;
     for (size_t r = 0; r < ranks_.size(); ++r) {
       if (ranks_[r].node != static_cast<int>(n)) continue;
       pulses.push_back({.rank = static_cast<int>(r),
@@ -314,7 +314,7 @@ void WatchSim::RunAgents() {
     const MonoTime now = now_ + node.clock;
     if (n == 0) node.gatherings.Listen(WhoIsMissing(), now);
     node.silences.Listen(pulses, now,
-                         verdict::SilencesOf(node.gatherings.At(now), node.silences.mute()));
+                         hangs::SilencesOf(node.gatherings.At(now), node.silences.mute()));
     const bool is_lost = random_.Chance(0.05);
     if (node.num_ticks++ % 2 == 0 && !is_lost) {
       node.is_heard = true;
@@ -323,41 +323,39 @@ void WatchSim::RunAgents() {
   }
 }
 
-verdict::NodeSummary WatchSim::SummaryOf(Node& node) const {
+hangs::NodeSummary WatchSim::SummaryOf(Node& node) const {
   return {.round = kRound,
           .hang_timeout = kHangTimeout,
           .ends_workers = true,
           .may_replace = node.may_replace,
-          .silent = verdict::Summarize(node.silences.Silences()),
+          .silent = hangs::Summarize(node.silences.Silences()),
           .learned = node.silences.Learned(),
-          .silence_at_start = verdict::SilenceAtStart(node.gatherings.At(now_ + node.clock))};
+          .silence_at_start = hangs::SilenceAtStart(node.gatherings.At(now_ + node.clock))};
 }
 
-verdict::Evidence WatchSim::EvidenceOf(int n) {
+hangs::Evidence WatchSim::EvidenceOf(int n) {
   constexpr size_t kRecent = 8;
-  verdict::Evidence evidence{.round = kRound, .groups = groups_};
+  hangs::Evidence evidence{.round = kRound, .groups = groups_};
   for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
     const Rank& rank = ranks_[r];
     if (rank.node != n) continue;
-    verdict::RankEvidence out{
-        .rank = r,
-        .round = kRound,
-        .pid = 1000 + r,
-        .life = rank.is_stopped ? verdict::Life::kStopped : verdict::Life::kRunning,
-        .phase = rank.phase,
-        .silent_for = nodes_[n].silences.SilenceOf(r),
-        .is_mute = IsMute(rank),
-        .tells_waits = is_started_};
+    hangs::RankEvidence out{.rank = r,
+                            .round = kRound,
+                            .pid = 1000 + r,
+                            .life = rank.is_stopped ? hangs::Life::kStopped : hangs::Life::kRunning,
+                            .phase = rank.phase,
+                            .silent_for = nodes_[n].silences.SilenceOf(r),
+                            .is_mute = IsMute(rank),
+                            .tells_waits = is_started_};
     if (is_started_) out.step = rank.calls / kCallsPerStep;
     if (out.is_mute) {
       const auto& watched_for = nodes_[n].silences.mute();
       const auto found = watched_for.find(r);
       if (found != watched_for.end()) out.silent_for = found->second;
-      if (!rank.is_stopped) out.life = verdict::Life::kUnreachable;
+      if (!rank.is_stopped) out.life = hangs::Life::kUnreachable;
     }
     for (const auto& [group, called] : rank.called) {
-      verdict::GroupRecord record{.group = group,
-                                  .num_issued = static_cast<int64_t>(called.size())};
+      hangs::GroupRecord record{.group = group, .num_issued = static_cast<int64_t>(called.size())};
       for (size_t i = called.size() - std::min(called.size(), kRecent); i < called.size(); ++i) {
         record.operations.push_back(called[i]);
       }
@@ -378,13 +376,13 @@ std::vector<uint64_t> WatchSim::TokensOf(int n) const {
   return tokens;
 }
 
-void WatchSim::Perform(const verdict::JobWatch::Orders& orders) {
+void WatchSim::Perform(const hangs::JobWatch::Orders& orders) {
   for (const auto& each : orders) {
-    if (const auto* replace = std::get_if<verdict::ReplaceNodes>(&each)) {
+    if (const auto* replace = std::get_if<hangs::ReplaceNodes>(&each)) {
       Obey(*replace);
       continue;
     }
-    const auto& order = std::get<verdict::OrderTo>(each);
+    const auto& order = std::get<hangs::OrderTo>(each);
     const int node = static_cast<int>(order.to.value()) - 100;
     if (!IsAwake(nodes_[node]) || now_ < nodes_[node].mute_until) {
       ++seen_.unanswered;
@@ -394,7 +392,7 @@ void WatchSim::Perform(const verdict::JobWatch::Orders& orders) {
   }
 }
 
-void WatchSim::Obey(const verdict::ReplaceNodes& replace) {
+void WatchSim::Obey(const hangs::ReplaceNodes& replace) {
   ++seen_.replacements;
   is_judged_ = true;
   const int num_nodes = static_cast<int>(replace.nodes.size());
@@ -413,15 +411,15 @@ void WatchSim::Obey(const verdict::ReplaceNodes& replace) {
   }
 }
 
-void WatchSim::Obey(int n, const verdict::AskDetails& ask) {
-  verdict::NodeDetails details{.question = ask.question, .summary = SummaryOf(nodes_[n])};
+void WatchSim::Obey(int n, const hangs::AskDetails& ask) {
+  hangs::NodeDetails details{.question = ask.question, .summary = SummaryOf(nodes_[n])};
   details.evidence = EvidenceOf(n);
   details.gatherings = nodes_[n].gatherings.At(now_ + nodes_[n].clock);
   Perform(watch_.OnWord(nodes_[n].id, std::move(details), now_));
 }
 
-void WatchSim::Obey(int n, const verdict::AskStacks& ask) {
-  verdict::NodeStacks stacks{.question = ask.question, .round = kRound};
+void WatchSim::Obey(int n, const hangs::AskStacks& ask) {
+  hangs::NodeStacks stacks{.question = ask.question, .round = kRound};
   nodes_[n].tokens_when_asked = TokensOf(n);
   for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
     if (ranks_[r].node == n) stacks.ranks.push_back({.rank = r, .pid = 1000 + r});
@@ -429,13 +427,13 @@ void WatchSim::Obey(int n, const verdict::AskStacks& ask) {
   Perform(watch_.OnWord(nodes_[n].id, std::move(stacks), now_));
 }
 
-void WatchSim::Obey(int, const verdict::SayNotice& say) {
+void WatchSim::Obey(int, const hangs::SayNotice& say) {
   ++seen_.notices;
   last_notice_ = say.text;
 }
-void WatchSim::Obey(int, const verdict::SayRecovery&) { ++seen_.recoveries; }
-void WatchSim::Obey(int, const verdict::SaySlow&) {}  // its nodes measure no steps
-void WatchSim::Obey(int, const verdict::AskArrivals&) {}
+void WatchSim::Obey(int, const hangs::SayRecovery&) { ++seen_.recoveries; }
+void WatchSim::Obey(int, const hangs::SaySlow&) {}  // its nodes measure no steps
+void WatchSim::Obey(int, const hangs::AskArrivals&) {}
 
 // --- The end of each run
 
@@ -447,7 +445,7 @@ void WatchSim::RunAbort() {
   const MonoTime stops_at = now_ + random_.Between(absl::ZeroDuration(), absl::Seconds(2));
   Node& teller = nodes_[ranks_[aborted_rank_].node];
   teller.is_heard = true;
-  Perform(watch_.OnWord(teller.id, verdict::RankAborted{kRound, aborted_rank_}, now_));
+  Perform(watch_.OnWord(teller.id, hangs::RankAborted{kRound, aborted_rank_}, now_));
   while (now_ < aborted_at_ + absl::Seconds(3) && failure_.empty()) {
     now_ = now_ + kStep;
     if (watch_.IsWatching() && now_ >= stops_at) watch_.StopRound();
@@ -461,7 +459,7 @@ void WatchSim::RunAbort() {
   }
 }
 
-void WatchSim::Obey(int n, const verdict::AskLastCalls&) {
+void WatchSim::Obey(int n, const hangs::AskLastCalls&) {
   nodes_[n].answers_abort_at =
       now_ + random_.Between(absl::ZeroDuration(), absl::Milliseconds(1200));
 }
@@ -471,16 +469,16 @@ void WatchSim::AnswerAbort(int n) {
   if (!node.answers_abort_at || now_ < *node.answers_abort_at) return;
   node.answers_abort_at.reset();
   node.has_answered_abort = node.num_aborts_told == 0;
-  verdict::NodeLastCalls answer{.round = kRound};
+  hangs::NodeLastCalls answer{.round = kRound};
   for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
     if (ranks_[r].node != n) continue;
-    verdict::Operation call{.sequence = r};
+    hangs::Operation call{.sequence = r};
     answer.ranks.push_back({.rank = r, .age = {}, .calls = {{"world", "world", std::move(call)}}});
   }
   Perform(watch_.OnWord(node.id, std::move(answer), now_));
 }
 
-void WatchSim::Obey(int n, const verdict::SayAborts& say) {
+void WatchSim::Obey(int n, const hangs::SayAborts& say) {
   ++nodes_[n].num_aborts_told;
   ++seen_.aborts_told;
   seen_.aborts_told_late += say.report.unknown.empty() ? 0 : 1;
@@ -502,7 +500,7 @@ bool WatchSim::IsToBlame(int r) const {
   return is_faulty || ranks_[r].has_wrong_board;
 }
 
-void WatchSim::Obey(int n, const verdict::SayVerdict& say) {
+void WatchSim::Obey(int n, const hangs::SayVerdict& say) {
   ++seen_.verdicts;
   is_judged_ = true;
   seen_.not_replaced += absl::StrContains(say.action, "--watch=replace, but") ? 1 : 0;

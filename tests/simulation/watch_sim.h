@@ -23,8 +23,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/verdict/gatherings.h"
-#include "rendezvous/verdict/job_watch.h"
+#include "rendezvous/hangs/evidence/gatherings.h"
+#include "rendezvous/hangs/judge/job_watch.h"
 #include "tests/simulation/sim_random.h"
 
 namespace muster::simulation {
@@ -75,11 +75,11 @@ class WatchSim {
     bool has_wrong_board = false;
     Phase phase = Phase::kForward;
     uint64_t token = 1;
-    std::map<int, std::vector<verdict::Operation>> called;  // by group, by sequence
+    std::map<int, std::vector<hangs::Operation>> called;  // by group, by sequence
   };
   struct Node {
     Incarnation id;
-    verdict::SilenceMeter silences;
+    hangs::SilenceMeter silences;
     absl::Duration clock;      // ahead of the true time
     MonoTime paused_until;     // its agent
     MonoTime suspended_until;  // its agent and its ranks
@@ -87,8 +87,8 @@ class WatchSim {
     MonoTime next_tick;
     int num_ticks = 0;
     std::optional<std::vector<uint64_t>> tokens_when_asked;
-    verdict::GatheringWatch gatherings;  // of the first alone
-    bool is_heard = false;               // by this life of the server
+    hangs::GatheringWatch gatherings;  // of the first alone
+    bool is_heard = false;             // by this life of the server
     bool may_replace = false;
     std::optional<MonoTime> answers_abort_at;
     bool has_answered_abort = false;
@@ -100,29 +100,29 @@ class WatchSim {
   void CheckWhatIsKnownAgain();
   void RunStart();
   bool IsMute(const Rank& rank) const;
-  std::vector<verdict::Gathering> WhoIsMissing() const;
+  std::vector<hangs::Gathering> WhoIsMissing() const;
   void RunProgram();
   bool StepRank(int r);
   void FinishComplete(int group, int64_t sequence);
   int GroupOfCall(int rank, int64_t call) const;
   void RunAgents();
   bool IsAwake(const Node& node) const;
-  verdict::NodeSummary SummaryOf(Node& node) const;
-  verdict::Evidence EvidenceOf(int node);
+  hangs::NodeSummary SummaryOf(Node& node) const;
+  hangs::Evidence EvidenceOf(int node);
   std::vector<uint64_t> TokensOf(int node) const;
-  void Perform(const verdict::JobWatch::Orders& orders);
-  void Obey(int node, const verdict::AskDetails& ask);
-  void Obey(int node, const verdict::AskStacks& ask);
-  void Obey(int node, const verdict::SayNotice& say);
-  void Obey(int node, const verdict::SayRecovery& say);
-  void Obey(int node, const verdict::SaySlow& say);
-  void Obey(int node, const verdict::AskArrivals& ask);
-  void Obey(int node, const verdict::AskLastCalls& ask);
-  void Obey(int node, const verdict::SayAborts& say);
+  void Perform(const hangs::JobWatch::Orders& orders);
+  void Obey(int node, const hangs::AskDetails& ask);
+  void Obey(int node, const hangs::AskStacks& ask);
+  void Obey(int node, const hangs::SayNotice& say);
+  void Obey(int node, const hangs::SayRecovery& say);
+  void Obey(int node, const hangs::SaySlow& say);
+  void Obey(int node, const hangs::AskArrivals& ask);
+  void Obey(int node, const hangs::AskLastCalls& ask);
+  void Obey(int node, const hangs::SayAborts& say);
   void RunAbort();
   void AnswerAbort(int node);
-  void Obey(int node, const verdict::SayVerdict& say);
-  void Obey(const verdict::ReplaceNodes& replace);
+  void Obey(int node, const hangs::SayVerdict& say);
+  void Obey(const hangs::ReplaceNodes& replace);
   bool IsToBlame(int rank) const;
 
   SimRandom random_;
@@ -131,12 +131,12 @@ class WatchSim {
   MonoTime end_;
   std::vector<Rank> ranks_;
   std::vector<Node> nodes_;
-  std::vector<verdict::Group> groups_;
-  std::vector<verdict::WatchedNode> members_;
-  verdict::JobWatch watch_;
-  verdict::Spares spares_;
+  std::vector<hangs::Group> groups_;
+  std::vector<hangs::WatchedNode> members_;
+  hangs::JobWatch watch_;
+  hangs::Spares spares_;
   // What the server's last life had learned, until this one is to know it.
-  std::optional<verdict::LearnedSilences> learned_before_;
+  std::optional<hangs::LearnedSilences> learned_before_;
   Fault fault_ = Fault::kNone;
   int faulty_rank_ = -1;
   MonoTime fault_at_;

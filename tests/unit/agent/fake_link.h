@@ -14,7 +14,7 @@ class FakeLink : public rendezvous::RendezvousLink {
   void Open(rendezvous::LinkListener) override {}
   void SendReport(const AgentReport&) override {}
   void SendStoreRequest(const StoreRequest&) override {}
-  void SendWatchWord(const verdict::NodeWord&) override {}
+  void SendWatchWord(const hangs::NodeWord&) override {}
   void SendInquiry(const Inquiry& inquiry) override { asked.push_back(inquiry); }
   void SendInquiryReply(const InquiryReply& reply) override { told.push_back(reply); }
   void Close(absl::Duration, std::function<void()> then) override { on_closed = std::move(then); }

@@ -100,7 +100,7 @@ class RoundHere : public LogPumpTest {
   WorkerRoster roster_;
   StatusLine status_{loop_, [](const std::string&) {}};
   HangWatch hang_watch_{
-      loop_, {.is_on = false}, [](int, const std::string&) {}, [](const verdict::NodeWord&) {}};
+      loop_, {.is_on = false}, [](int, const std::string&) {}, [](const hangs::NodeWord&) {}};
   RecordingShell shell_;
   std::map<int, int> ended_;  // local rank to exit code
   std::unique_ptr<LocalRound> round_;

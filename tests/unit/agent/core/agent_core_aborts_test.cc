@@ -58,10 +58,10 @@ TEST_F(AgentCoreAborts, AreTakenInWithWhatIsKnownAlsoWhereThatComesLate) {
   Run();
   Ask(false, true);
   Exit(1, 0, SIGABRT);
-  verdict::LastCallsState state;
+  hangs::LastCallsState state;
   state.said.aborted = {1};
   const auto call = [](int64_t bytes, std::vector<int> ranks) {
-    verdict::SameCall same{.label = "world", .operation = {}, .ranks = std::move(ranks), .age = {}};
+    hangs::SameCall same{.label = "world", .operation = {}, .ranks = std::move(ranks), .age = {}};
     same.operation.bytes = bytes;
     return same;
   };

@@ -105,12 +105,12 @@ TEST_F(KeptBackTest, IsNothingForLongerThanWasSaidFirst) {
 }
 
 TEST_F(KeptBackTest, AreFailuresThatThenSayWhoseCallHasEndedTheWorker) {
-  verdict::LastCallsState state{.awaits_judge = true, .within = kLimit};
+  hangs::LastCallsState state{.awaits_judge = true, .within = kLimit};
   kept_.Note({Round(0), state}, now());
   Keep(0);
   Keep(1);
   const auto call = [](int size, std::vector<int> ranks) {
-    verdict::SameCall same{.label = "world", .operation = {}, .ranks = std::move(ranks), .age = {}};
+    hangs::SameCall same{.label = "world", .operation = {}, .ranks = std::move(ranks), .age = {}};
     same.operation.kind = OperationKind::kAllReduce;
     same.operation.bytes = size;
     return same;

@@ -49,7 +49,7 @@ class Sight : public ::testing::Test {
   AgentCore core_{{}};
   WorkerRoster roster_;
   HangWatch hang_watch_{
-      loop_, {.is_on = false}, [](int, const std::string&) {}, [](const verdict::NodeWord&) {}};
+      loop_, {.is_on = false}, [](int, const std::string&) {}, [](const hangs::NodeWord&) {}};
   FakeLink link_;
   AgentSight sight_{loop_,
                     {.options = options_,

@@ -47,7 +47,7 @@ class Diary : public ::testing::Test {
   AgentOptions options_;
   WorkerRoster roster_;
   HangWatch hang_watch_{
-      loop_, {.is_on = false}, [](int, const std::string&) {}, [](const verdict::NodeWord&) {}};
+      loop_, {.is_on = false}, [](int, const std::string&) {}, [](const hangs::NodeWord&) {}};
   NodeDiary diary_{
       loop_, Lane("logs"), {.options = options_, .roster = roster_, .hang_watch = hang_watch_}};
 };

@@ -609,7 +609,7 @@ TEST_F(StoreCore, TellsTheWatchWhoHasNotComeToInitProcessGroup) {
   Send(6, WaitBytes({"a key of the user's own"}));
   EXPECT_THAT(
       core_->Gatherings(now_),
-      ElementsAre(verdict::Gathering{
+      ElementsAre(hangs::Gathering{
           .name = "init_process_group", .is_start = true, .waiting = {0, 4}, .missing = {3, 5}}));
   Come(3);
   Come(5);
@@ -648,14 +648,14 @@ TEST_F(StoreCore, TellsTheWatchOfAWaitInSlicesWithoutAPause) {
 TEST_F(StoreBarriers, TellTheWatchWhichOfAllRanksHaveNotCome) {
   for (const int rank : {0, 1, 2, 3, 4, 6, 7}) Send(rank, BarrierBytes("k", 8));
   EXPECT_THAT(core_->Gatherings(now_),
-              ElementsAre(verdict::Gathering{.name = "barrier 'k' of PyTorch's store",
-                                             .waiting = {0, 1, 2, 3, 4, 6, 7},
-                                             .missing = {5}}));
+              ElementsAre(hangs::Gathering{.name = "barrier 'k' of PyTorch's store",
+                                           .waiting = {0, 1, 2, 3, 4, 6, 7},
+                                           .missing = {5}}));
   Send(5, BarrierBytes("k", 8));
   EXPECT_THAT(core_->Gatherings(now_), IsEmpty());
   for (const int rank : {3, 5}) Count(rank, "12");
   EXPECT_THAT(core_->Gatherings(now_),
-              ElementsAre(verdict::Gathering{
+              ElementsAre(hangs::Gathering{
                   .name = "barrier 'store_based_barrier_key:12' of PyTorch's store",
                   .waiting = {3, 5},
                   .missing = {0, 1, 2, 4, 6, 7}}));

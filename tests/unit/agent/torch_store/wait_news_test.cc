@@ -64,7 +64,7 @@ TEST_F(WaitNewsTest, LooksUpAndTellsWhoIsMissingAndThatAllHaveCome) {
 TEST_F(WaitNewsTest, TellsTheHangWatchWhoWaitsForWhom) {
   EXPECT_THAT(news_.Gatherings(At(1)), IsEmpty());
   Wait(0, At(1));
-  const std::vector<verdict::Gathering> gatherings = news_.Gatherings(At(2));
+  const std::vector<hangs::Gathering> gatherings = news_.Gatherings(At(2));
   ASSERT_THAT(gatherings, SizeIs(1));
   EXPECT_TRUE(gatherings[0].is_start);
   EXPECT_THAT(gatherings[0].waiting, ElementsAre(0));

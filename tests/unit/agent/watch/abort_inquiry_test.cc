@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "asio/io_context.hpp"
-#include "rendezvous/verdict/abort_watch.h"
+#include "rendezvous/hangs/judge/abort_watch.h"
 #include "tests/support/files.h"
 #include "tests/unit/agent/watch/fake_torch_server.h"
 
@@ -55,16 +55,16 @@ class AbortInquiryTest : public ::testing::Test {
   template <typename Word>
   std::vector<Word> Words() const {
     std::vector<Word> out;
-    for (const verdict::NodeWord& word : words_) {
+    for (const hangs::NodeWord& word : words_) {
       if (const auto* wanted = std::get_if<Word>(&word)) out.push_back(*wanted);
     }
     return out;
   }
-  verdict::LastCallsState State() const {
-    return states_.empty() ? verdict::LastCallsState() : states_.back();
+  hangs::LastCallsState State() const {
+    return states_.empty() ? hangs::LastCallsState() : states_.back();
   }
   bool IsOver() const { return !State().asks_workers && !State().awaits_judge; }
-  static verdict::AbortReport Report() {
+  static hangs::AbortReport Report() {
     return {.aborted = {4}, .last = {{.label = "world", .operation = {}, .ranks = {0}, .age = {}}}};
   }
 
@@ -72,19 +72,16 @@ class AbortInquiryTest : public ::testing::Test {
   testing::TemporaryDirectory directory_;
   asio::io_context loop_;
   LocalRanks ranks_{loop_, "node1"};
-  std::vector<verdict::NodeWord> words_;
+  std::vector<hangs::NodeWord> words_;
   std::vector<std::string> said_;
-  std::vector<verdict::LastCallsState> states_;
+  std::vector<hangs::LastCallsState> states_;
   AbortInquiry inquiry_{
       loop_,
       grace_,
       ranks_,
-      {.tell_judge = [this](verdict::NodeWord word) { words_.push_back(std::move(word)); },
-       .say =
-           [this](const verdict::AbortReport& report) {
-             said_.push_back(verdict::InWords(report));
-           },
-       .on_state = [this](const verdict::LastCallsState& state) { states_.push_back(state); }}};
+      {.tell_judge = [this](hangs::NodeWord word) { words_.push_back(std::move(word)); },
+       .say = [this](const hangs::AbortReport& report) { said_.push_back(hangs::InWords(report)); },
+       .on_state = [this](const hangs::LastCallsState& state) { states_.push_back(state); }}};
 };
 
 TEST_F(AbortInquiryTest, AsksTheWorkersForTheJudgeAndSaysThatItDoes) {
@@ -99,21 +96,21 @@ TEST_F(AbortInquiryTest, AsksTheWorkersForTheJudgeAndSaysThatItDoes) {
   server.Release();
   ASSERT_TRUE(RunUntil([this] { return IsOver(); }));
   EXPECT_THAT(states_, SizeIs(2));
-  const auto answers = Words<verdict::NodeLastCalls>();
+  const auto answers = Words<hangs::NodeLastCalls>();
   ASSERT_THAT(answers, SizeIs(1));
   EXPECT_EQ(answers[0].round, kRound);
   EXPECT_THAT(answers[0].aborted, IsEmpty());
   ASSERT_THAT(answers[0].ranks, SizeIs(1));
   EXPECT_EQ(answers[0].ranks[0].rank, 5);
   inquiry_.OnAsked();
-  EXPECT_THAT(Words<verdict::NodeLastCalls>(), SizeIs(2)) << "what it knows is said again";
+  EXPECT_THAT(Words<hangs::NodeLastCalls>(), SizeIs(2)) << "what it knows is said again";
   EXPECT_THAT(states_, SizeIs(2)) << "and nobody is asked again";
 }
 
 TEST_F(AbortInquiryTest, AnswersAtOnceWhereNobodyServes) {
   Start();
   inquiry_.OnAsked();
-  EXPECT_THAT(Words<verdict::NodeLastCalls>(), SizeIs(1));
+  EXPECT_THAT(Words<hangs::NodeLastCalls>(), SizeIs(1));
   EXPECT_THAT(states_, IsEmpty()) << "nothing waits";
 }
 
@@ -121,15 +118,15 @@ TEST_F(AbortInquiryTest, TellsTheJudgeAtOnceAndAwaitsWhatAllCalled) {
   FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
   Start();
   inquiry_.OnAborted(4);
-  ASSERT_THAT(Words<verdict::RankAborted>(), SizeIs(1));
-  EXPECT_EQ(Words<verdict::RankAborted>()[0].rank, 4);
+  ASSERT_THAT(Words<hangs::RankAborted>(), SizeIs(1));
+  EXPECT_EQ(Words<hangs::RankAborted>()[0].rank, 4);
   EXPECT_TRUE(State().asks_workers);
   EXPECT_TRUE(State().awaits_judge);
   inquiry_.OnAsked();
   ASSERT_TRUE(RunUntil([this] { return !State().asks_workers; }));
   EXPECT_TRUE(State().awaits_judge);
-  ASSERT_THAT(Words<verdict::NodeLastCalls>(), SizeIs(1));
-  EXPECT_THAT(Words<verdict::NodeLastCalls>()[0].aborted, ElementsAre(4));
+  ASSERT_THAT(Words<hangs::NodeLastCalls>(), SizeIs(1));
+  EXPECT_THAT(Words<hangs::NodeLastCalls>()[0].aborted, ElementsAre(4));
   inquiry_.OnSaid(Report());
   EXPECT_TRUE(IsOver());
   EXPECT_THAT(State().said.aborted, ElementsAre(4));
@@ -156,7 +153,7 @@ TEST_F(AbortInquiryTest, AwaitsTheJudgeForARankThatAbortsAfterTheWorkersHaveAnsw
   inquiry_.OnAsked();
   ASSERT_TRUE(RunUntil([this] { return IsOver(); }));
   inquiry_.OnAborted(4);
-  EXPECT_THAT(Words<verdict::RankAborted>(), SizeIs(1));
+  EXPECT_THAT(Words<hangs::RankAborted>(), SizeIs(1));
   EXPECT_FALSE(State().asks_workers);
   EXPECT_TRUE(State().awaits_judge);
   inquiry_.OnSaid(Report());

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "rendezvous/verdict/diagnosis.h"
-#include "rendezvous/verdict/merge_evidence.h"
+#include "rendezvous/hangs/evidence/diagnosis.h"
+#include "rendezvous/hangs/evidence/merge_evidence.h"
 #include "tests/support/files.h"
 
 namespace muster::agent {
@@ -37,21 +37,21 @@ WatchedRank RankIn(int rank, const std::vector<BoardSnapshot::Group>& groups) {
 }
 
 TEST(MakeEvidence, TakesAGroupOfAllRanksForTheJob) {
-  const verdict::Evidence evidence =
+  const hangs::Evidence evidence =
       MakeEvidence(Round(1), 4, {RankIn(2, {{.name = "world", .rank = 2, .size = 4}})});
   ASSERT_THAT(evidence.groups, SizeIs(1));
   EXPECT_THAT(evidence.groups[0].members, ElementsAre(0, 1, 2, 3));
 }
 
 TEST(MakeEvidence, LearnsTheMembersOfASmallerGroupFromThemselves) {
-  const verdict::Evidence evidence =
+  const hangs::Evidence evidence =
       MakeEvidence(Round(1), 4,
                    {RankIn(1, {{.name = "dp", .id = 9, .rank = 0, .size = 2}}),
                     RankIn(2, {{.name = "dp", .id = 8, .rank = 0, .size = 2}}),
                     RankIn(3, {{.name = "dp", .id = 9, .rank = 1, .size = 2}})});
   ASSERT_THAT(evidence.groups, SizeIs(2)) << "one name, two ids";
   EXPECT_THAT(evidence.groups[0].members, ElementsAre(1, 3));
-  EXPECT_THAT(evidence.groups[1].members, ElementsAre(2, verdict::kUnknownRank));
+  EXPECT_THAT(evidence.groups[1].members, ElementsAre(2, hangs::kUnknownRank));
 }
 
 TEST(MakeEvidence, KeepsWhatWaitsAndTheLastFewCalls) {
@@ -59,7 +59,7 @@ TEST(MakeEvidence, KeepsWhatWaitsAndTheLastFewCalls) {
   rank.board.operations.push_back(Call(0, 0, 0, OperationState::kStarted));
   for (int s = 1; s < 1000; ++s)
     rank.board.operations.push_back(Call(s, 0, s, OperationState::kDone));
-  const verdict::Evidence evidence = MakeEvidence(Round(1), 2, {rank});
+  const hangs::Evidence evidence = MakeEvidence(Round(1), 2, {rank});
   const auto& operations = evidence.ranks[0].groups[0].operations;
   ASSERT_THAT(operations, SizeIs(9));
   EXPECT_EQ(operations.front().sequence, 0);
@@ -70,13 +70,13 @@ TEST(MakeEvidence, LeadsToTheRankThatIsMissing) {
   WatchedRank waiting = RankIn(0, {{.name = "world", .rank = 0, .size = 2, .num_issued = 6}});
   waiting.board.operations = {Call(5, 0, 5, OperationState::kStarted, /*awaited=*/true)};
   const WatchedRank missing = RankIn(1, {{.name = "world", .rank = 1, .size = 2, .num_issued = 5}});
-  const verdict::Diagnosis found = Diagnose(MakeEvidence(Round(1), 2, {waiting, missing}));
-  EXPECT_EQ(found.finding, verdict::Finding::kNotCalled);
+  const hangs::Diagnosis found = Diagnose(MakeEvidence(Round(1), 2, {waiting, missing}));
+  EXPECT_EQ(found.finding, hangs::Finding::kNotCalled);
   EXPECT_THAT(found.culprits, ElementsAre(1));
 }
 
 TEST(MakeEvidence, DropsGroupsThatAWorkerHasSpoilt) {
-  const verdict::Evidence evidence =
+  const hangs::Evidence evidence =
       MakeEvidence(Round(1), 2,
                    {RankIn(0, {{.name = "a", .rank = 5, .size = 2},
                                {.name = "b", .rank = 0, .size = 1 << 30},
@@ -113,12 +113,12 @@ WatchedRank TorchRankIn(int rank, const std::vector<TorchGroup>& groups) {
 }
 
 TEST(MakeEvidence, FindsWhoHasNotCalledAmongTheRanksOfTheDefaultGroup) {
-  const verdict::Diagnosis diagnosis = verdict::Diagnose(
+  const hangs::Diagnosis diagnosis = hangs::Diagnose(
       MakeEvidence(Round(0), 3,
                    {TorchRankIn(0, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)}),
                     TorchRankIn(1, {TorchCalls("0", "default_pg", 6, OperationState::kDone)}),
                     TorchRankIn(2, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)})}));
-  EXPECT_EQ(diagnosis.finding, verdict::Finding::kNotCalled);
+  EXPECT_EQ(diagnosis.finding, hangs::Finding::kNotCalled);
   EXPECT_THAT(diagnosis.culprits, ElementsAre(1));
   EXPECT_EQ(diagnosis.Describe(),
             "rank 1 has not called all_reduce #6 (group default_pg, 4 bytes f32); ranks 0 and 2 "
@@ -136,9 +136,9 @@ WatchedRank NcclRank(int rank, absl::string_view how) {
 }
 
 TEST(MakeEvidence, FindsARankThatSleepsWhileAnotherWaitsInNccl) {
-  const verdict::Diagnosis diagnosis =
-      verdict::Diagnose(MakeEvidence(Round(0), 2, {NcclRank(0, "sleep"), NcclRank(1, "sleep")}));
-  EXPECT_EQ(diagnosis.finding, verdict::Finding::kNotCalled);
+  const hangs::Diagnosis diagnosis =
+      hangs::Diagnose(MakeEvidence(Round(0), 2, {NcclRank(0, "sleep"), NcclRank(1, "sleep")}));
+  EXPECT_EQ(diagnosis.finding, hangs::Finding::kNotCalled);
   EXPECT_THAT(diagnosis.culprits, ElementsAre(1));
   EXPECT_EQ(diagnosis.Describe(),
             "rank 1 has not called all_reduce #6 (group default_pg, 4194304 bytes f32); rank 0 "
@@ -146,26 +146,26 @@ TEST(MakeEvidence, FindsARankThatSleepsWhileAnotherWaitsInNccl) {
 }
 
 TEST(MakeEvidence, FindsRanksThatCallDifferentOperationsOfNccl) {
-  const verdict::Diagnosis diagnosis = verdict::Diagnose(
+  const hangs::Diagnosis diagnosis = hangs::Diagnose(
       MakeEvidence(Round(0), 2, {NcclRank(0, "mismatch"), NcclRank(1, "mismatch")}));
-  EXPECT_EQ(diagnosis.finding, verdict::Finding::kMismatch);
+  EXPECT_EQ(diagnosis.finding, hangs::Finding::kMismatch);
   EXPECT_EQ(diagnosis.Describe(),
             "rank 0 called all_reduce #6 (group default_pg, 4194304 bytes f32) and rank 1 called "
             "broadcast #6 (group default_pg, 4194304 bytes f32): which of them is right cannot be "
             "told");
 }
 
-verdict::Operation NcclTransfer(OperationKind kind, int peer) {
+hangs::Operation NcclTransfer(OperationKind kind, int peer) {
   return {.kind = kind,
           .state = OperationState::kIssued,
-          .sequence = verdict::kUnknownSequence,
+          .sequence = hangs::kUnknownSequence,
           .peer = peer,
           .name = kind == OperationKind::kSend ? "send" : "recv"};
 }
 
 // A stage of a pipeline: its batches have taken numbers of its collectives.
 WatchedRank StageOverNccl(int rank, int64_t num_issued, OperationState last,
-                          std::vector<verdict::Operation> transfers) {
+                          std::vector<hangs::Operation> transfers) {
   TorchGroup group = TorchCalls("0", "default_pg", num_issued, last);
   group.is_on_device = true;
   group.has_batches = true;
@@ -174,14 +174,14 @@ WatchedRank StageOverNccl(int rank, int64_t num_issued, OperationState last,
 }
 
 TEST(MakeEvidence, FollowsSendsAndReceivesOfNcclToTheStageThatStandsStill) {
-  const verdict::Diagnosis diagnosis = verdict::Diagnose(MakeEvidence(
+  const hangs::Diagnosis diagnosis = hangs::Diagnose(MakeEvidence(
       Round(0), 3,
       {StageOverNccl(0, 50, OperationState::kDone, {NcclTransfer(OperationKind::kRecv, 1)}),
        StageOverNccl(
            1, 90, OperationState::kDone,
            {NcclTransfer(OperationKind::kSend, 0), NcclTransfer(OperationKind::kRecv, 2)}),
        StageOverNccl(2, 50, OperationState::kDone, {})}));
-  EXPECT_EQ(diagnosis.finding, verdict::Finding::kNotCalled);
+  EXPECT_EQ(diagnosis.finding, hangs::Finding::kNotCalled);
   EXPECT_THAT(diagnosis.culprits, ElementsAre(2));
   EXPECT_EQ(diagnosis.Describe(),
             "rank 2 has not called the send for which rank 1 waits in recv from rank 2 (group "
@@ -191,12 +191,12 @@ TEST(MakeEvidence, FollowsSendsAndReceivesOfNcclToTheStageThatStandsStill) {
 
 // Rank 1 has made a batch more than the others, so its all_reduce #8 is their #7.
 TEST(MakeEvidence, ComparesNoNumbersWhereBatchesHaveTakenSome) {
-  const verdict::Diagnosis diagnosis =
-      verdict::Diagnose(MakeEvidence(Round(0), 3,
-                                     {StageOverNccl(0, 8, OperationState::kIssued, {}),
-                                      StageOverNccl(1, 9, OperationState::kIssued, {}),
-                                      StageOverNccl(2, 8, OperationState::kDone, {})}));
-  EXPECT_EQ(diagnosis.finding, verdict::Finding::kNotCalled);
+  const hangs::Diagnosis diagnosis =
+      hangs::Diagnose(MakeEvidence(Round(0), 3,
+                                   {StageOverNccl(0, 8, OperationState::kIssued, {}),
+                                    StageOverNccl(1, 9, OperationState::kIssued, {}),
+                                    StageOverNccl(2, 8, OperationState::kDone, {})}));
+  EXPECT_EQ(diagnosis.finding, hangs::Finding::kNotCalled);
   EXPECT_THAT(diagnosis.culprits, ElementsAre(2));
   EXPECT_THAT(diagnosis.Describe(),
               ::testing::HasSubstr("rank 2 is in no operation while rank 0 waits in all_reduce "
@@ -208,7 +208,7 @@ TEST(MakePulse, IsOfPyTorchWhereNothingIsOnTheBoard) {
   EXPECT_FALSE(MakePulse(0, *board).is_told);
   TorchRank torch =
       *TorchRankIn(0, {TorchCalls("0", "default_pg", 7, OperationState::kDone)}).torch;
-  const verdict::Pulse done = MakePulse(0, *board, &torch);
+  const hangs::Pulse done = MakePulse(0, *board, &torch);
   EXPECT_TRUE(done.is_told);
   EXPECT_TRUE(done.has_operations);
   EXPECT_FALSE(done.is_waiting);
@@ -222,22 +222,22 @@ TEST(MakeEvidence, AccusesNobodyInAGroupWhoseRanksNobodyHasTold) {
   const std::vector<WatchedRank> watched = {
       TorchRankIn(0, {TorchCalls("5", "tp", 3, OperationState::kIssued)}), TorchRankIn(1, {}),
       TorchRankIn(2, {})};
-  EXPECT_EQ(verdict::Diagnose(MakeEvidence(Round(0), 3, watched)).finding,
-            verdict::Finding::kOutOfSight);
-  const verdict::Diagnosis told =
-      verdict::Diagnose(MakeEvidence(Round(0), 3, watched, {{"5", {0, 2}}}));
-  EXPECT_EQ(told.finding, verdict::Finding::kNotCalled);
+  EXPECT_EQ(hangs::Diagnose(MakeEvidence(Round(0), 3, watched)).finding,
+            hangs::Finding::kOutOfSight);
+  const hangs::Diagnosis told =
+      hangs::Diagnose(MakeEvidence(Round(0), 3, watched, {{"5", {0, 2}}}));
+  EXPECT_EQ(told.finding, hangs::Finding::kNotCalled);
   EXPECT_THAT(told.culprits, ElementsAre(2));
 }
 
 TEST(MakeEvidence, OfSeveralNodesHasTheRanksOfAGroupOnceOneNodeTellsThem) {
   const std::vector<TorchGroup> waits = {TorchCalls("5", "tp", 3, OperationState::kIssued)};
   const std::vector<TorchGroup> done = {TorchCalls("5", "tp", 2, OperationState::kDone)};
-  verdict::EvidenceMerger merger(Round(0));
+  hangs::EvidenceMerger merger(Round(0));
   merger.Add(MakeEvidence(Round(0), 3, {TorchRankIn(1, {}), TorchRankIn(2, waits)}));
   merger.Add(MakeEvidence(Round(0), 3, {TorchRankIn(0, done)}, {{"5", {0, 2}}}));
-  const verdict::Diagnosis diagnosis = verdict::Diagnose(merger.merged());
-  EXPECT_EQ(diagnosis.finding, verdict::Finding::kNotCalled);
+  const hangs::Diagnosis diagnosis = hangs::Diagnose(merger.merged());
+  EXPECT_EQ(diagnosis.finding, hangs::Finding::kNotCalled);
   EXPECT_THAT(diagnosis.culprits, ElementsAre(0));
 }
 
@@ -245,10 +245,10 @@ TEST(MakeEvidence, OfSeveralNodesHasTheRanksOfAGroupOnceOneNodeTellsThem) {
 TEST(MakeEvidence, AccusesNobodyWhereTheWaitingEndsInAReceiveFromNobodyKnows) {
   WatchedRank receives = TorchRankIn(1, {TorchCalls("0", "default_pg", 6, OperationState::kDone)});
   receives.torch->python.frames = {"recv at /t/torch/distributed/distributed_c10d.py:9"};
-  const verdict::Diagnosis diagnosis = verdict::Diagnose(MakeEvidence(
+  const hangs::Diagnosis diagnosis = hangs::Diagnose(MakeEvidence(
       Round(0), 2,
       {TorchRankIn(0, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)}), receives}));
-  EXPECT_EQ(diagnosis.finding, verdict::Finding::kOutOfSight);
+  EXPECT_EQ(diagnosis.finding, hangs::Finding::kOutOfSight);
   EXPECT_THAT(diagnosis.waiting, ElementsAre(0, 1));
   EXPECT_EQ(diagnosis.Describe(),
             "rank 1 waits in recv (group default_pg), with whom is not known; rank 0 has gone on "
@@ -263,8 +263,8 @@ TEST(MakeEvidence, NamesWhoHasGoneOnWithoutTheReceiveThatASendWaitsFor) {
   const auto waits = [](int rank) {
     return TorchRankIn(rank, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)});
   };
-  const verdict::Diagnosis diagnosis =
-      verdict::Diagnose(MakeEvidence(Round(0), 4, {waits(0), sends, waits(2), waits(3)}));
+  const hangs::Diagnosis diagnosis =
+      hangs::Diagnose(MakeEvidence(Round(0), 4, {waits(0), sends, waits(2), waits(3)}));
   EXPECT_THAT(diagnosis.culprits, ElementsAre(2));
   EXPECT_EQ(diagnosis.Describe(),
             "rank 2 has gone on to all_reduce #6 (group default_pg, 4 bytes f32) without the recv "
@@ -276,8 +276,8 @@ TEST(MakeEvidence, TakesAWaitForNothingThatIsRecordedForASendOrReceive) {
   waits.torch->python = {.frames = {"backward at /a.py:1"}, .calls = "wait"};
   WatchedRank other = TorchRankIn(0, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)});
   other.torch->python = waits.torch->python;
-  const verdict::Diagnosis diagnosis = verdict::Diagnose(MakeEvidence(Round(0), 2, {other, waits}));
-  EXPECT_EQ(diagnosis.finding, verdict::Finding::kOutOfSight);
+  const hangs::Diagnosis diagnosis = hangs::Diagnose(MakeEvidence(Round(0), 2, {other, waits}));
+  EXPECT_EQ(diagnosis.finding, hangs::Finding::kOutOfSight);
   EXPECT_EQ(diagnosis.path.back(), "rank 1 waits for ranks of which nothing is known");
 }
 

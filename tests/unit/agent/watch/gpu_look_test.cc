@@ -43,7 +43,7 @@ class GpuLookTest : public ::testing::Test {
 
   // What is said of a rank that is this process.
   std::string Said(const std::string& doing = "asleep") {
-    std::vector<verdict::RankReport> ranks = {{.rank = 0, .pid = ::getpid(), .doing = doing}};
+    std::vector<hangs::RankReport> ranks = {{.rank = 0, .pid = ::getpid(), .doing = doing}};
     AddGpusOfRanks(ranks, options_);
     return ranks[0].doing;
   }
@@ -89,7 +89,7 @@ TEST_F(GpuLookTest, EachRankHasItsOwnGpus) {
 }
 
 TEST_F(GpuLookTest, ARankThatHasEndedHasNone) {
-  std::vector<verdict::RankReport> ranks = {{.rank = 0, .pid = 0, .doing = "ended"}};
+  std::vector<hangs::RankReport> ranks = {{.rank = 0, .pid = 0, .doing = "ended"}};
   gpu().pid = 0;
   AddGpusOfRanks(ranks, options_);
   EXPECT_EQ(ranks[0].doing, "ended");

@@ -24,10 +24,10 @@ class HangReporterTest : public ::testing::Test {
   void StartRound(int round) {
     reporter_.StartRound({.round = Round(round), .restart_count = round - 3});
   }
-  static verdict::SayVerdict Verdict(std::vector<int> to_end) {
-    verdict::SayVerdict say{
+  static hangs::SayVerdict Verdict(std::vector<int> to_end) {
+    hangs::SayVerdict say{
         .question = 9, .reason = "nothing has moved", .to_end = std::move(to_end)};
-    say.diagnosis = {.finding = verdict::Finding::kSilent, .culprits = {0, 1}};
+    say.diagnosis = {.finding = hangs::Finding::kSilent, .culprits = {0, 1}};
     say.since_detected = absl::Seconds(20);
     say.since_decided = absl::Seconds(5);
     return say;
@@ -51,12 +51,12 @@ class HangReporterTest : public ::testing::Test {
 };
 
 TEST_F(HangReporterTest, StandsByANoticeUntilItGoesOn) {
-  EXPECT_EQ(reporter_.standing().kind, verdict::StandingKind::kNone);
-  reporter_.SayNotice("rank 1 is late", verdict::Finding::kNotCalled);
-  EXPECT_EQ(reporter_.standing().kind, verdict::StandingKind::kNotice);
+  EXPECT_EQ(reporter_.standing().kind, hangs::StandingKind::kNone);
+  reporter_.SayNotice("rank 1 is late", hangs::Finding::kNotCalled);
+  EXPECT_EQ(reporter_.standing().kind, hangs::StandingKind::kNotice);
   EXPECT_EQ(reporter_.standing().text, "rank 1 is late");
   reporter_.SayRecovery("it goes on");
-  EXPECT_EQ(reporter_.standing().kind, verdict::StandingKind::kNone);
+  EXPECT_EQ(reporter_.standing().kind, hangs::StandingKind::kNone);
   reporter_.SayRecovery("it goes on");
   EXPECT_THAT(said_, ElementsAre(Pair(WatchEvent::kNotice, "rank 1 is late"),
                                  Pair(WatchEvent::kGoesOn, "it goes on")))
@@ -68,7 +68,7 @@ TEST_F(HangReporterTest, WritesOfAVerdictWhatFollowsUntilRanksStepAgain) {
   const std::string why = reporter_.SayVerdict(Verdict(/*to_end=*/{1}));
   EXPECT_EQ(why,
             "hang: " + reporter_.standing().text + "; see " + directory_.File("hang_0_1.json"));
-  EXPECT_EQ(reporter_.standing().kind, verdict::StandingKind::kVerdict);
+  EXPECT_EQ(reporter_.standing().kind, hangs::StandingKind::kVerdict);
   nlohmann::json report = Report();
   EXPECT_EQ(report["timeline_ms"]["decided"], 15000);
   EXPECT_EQ(report["timeline_ms"]["reported"], 20000);
@@ -89,11 +89,11 @@ TEST_F(HangReporterTest, WritesNothingOfWhatComesAfterAVerdictThatIsOnlySaid) {
 }
 
 TEST_F(HangReporterTest, WritesWhatRanksCalledLast) {
-  verdict::AbortReport report;
+  hangs::AbortReport report;
   report.aborted = {1};
   report.last = {{.label = "world", .operation = {}, .ranks = {0}, .age = {}}};
   reporter_.SayAborts(report);
-  ASSERT_THAT(said_, ElementsAre(Pair(WatchEvent::kAbort, verdict::InWords(report))));
+  ASSERT_THAT(said_, ElementsAre(Pair(WatchEvent::kAbort, hangs::InWords(report))));
   EXPECT_TRUE(
       testing::WaitUntil([&] { return testing::FileExists(directory_.File("abort_0_1.json")); }));
 }

@@ -53,7 +53,7 @@ class HangWatchAborts : public ::testing::Test {
   template <typename Word>
   std::vector<Word> Words() const {
     std::vector<Word> out;
-    for (const verdict::NodeWord& word : words_) {
+    for (const hangs::NodeWord& word : words_) {
       if (const auto* wanted = std::get_if<Word>(&word)) out.push_back(*wanted);
     }
     return out;
@@ -62,8 +62,8 @@ class HangWatchAborts : public ::testing::Test {
     return !states_.empty() && !states_.back().asks_workers && !states_.back().awaits_judge;
   }
   std::string Report() const { return testing::ReadFile(directory_.File("abort_0_1.json")); }
-  static verdict::SayAborts Said() {
-    verdict::SayAborts say{.round = kRound};
+  static hangs::SayAborts Said() {
+    hangs::SayAborts say{.round = kRound};
     say.report.aborted = {4};
     say.report.last = {{.label = "world", .operation = {}, .ranks = {0}, .age = {}}};
     return say;
@@ -71,32 +71,32 @@ class HangWatchAborts : public ::testing::Test {
 
   testing::TemporaryDirectory directory_;
   asio::io_context loop_;
-  std::vector<verdict::NodeWord> words_;
-  std::vector<verdict::LastCallsState> states_;
+  std::vector<hangs::NodeWord> words_;
+  std::vector<hangs::LastCallsState> states_;
   HangWatch watch_{loop_,
                    {.grace = 30 * kLongEnough,
                     .report_directory = directory_.path(),
                     .on_last_calls =
-                        [this](Round round, const verdict::LastCallsState& state) {
+                        [this](Round round, const hangs::LastCallsState& state) {
                           EXPECT_EQ(round, kRound);
                           states_.push_back(state);
                         }},
                    [](int, const std::string&) {},
-                   [this](verdict::NodeWord word) { words_.push_back(std::move(word)); }};
+                   [this](hangs::NodeWord word) { words_.push_back(std::move(word)); }};
 };
 
 TEST_F(HangWatchAborts, CostNothingWhereNobodyServes) {
   Start(2);
   watch_.OnAborted(0);
-  EXPECT_THAT(Words<verdict::RankAborted>(), IsEmpty());
+  EXPECT_THAT(Words<hangs::RankAborted>(), IsEmpty());
   EXPECT_THAT(states_, IsEmpty());
 }
 
 // Whom the server has not heard it asks nothing.
 TEST_F(HangWatchAborts, FindANodeThatHasSaidAtOnceThatItTakesPart) {
   Start(2);
-  ASSERT_THAT(Words<verdict::NodeSummary>(), SizeIs(1));
-  EXPECT_EQ(Words<verdict::NodeSummary>()[0].round, kRound);
+  ASSERT_THAT(Words<hangs::NodeSummary>(), SizeIs(1));
+  EXPECT_EQ(Words<hangs::NodeSummary>()[0].round, kRound);
 }
 
 TEST_F(HangWatchAborts, AreAskedAboutAndSaidAlsoWhileTheWorkersAreBeingStopped) {
@@ -104,9 +104,9 @@ TEST_F(HangWatchAborts, AreAskedAboutAndSaidAlsoWhileTheWorkersAreBeingStopped) 
   Start(2);
   watch_.OnAborted(0);
   watch_.OnStopping();
-  EXPECT_THAT(Words<verdict::RankAborted>(), SizeIs(1));
-  watch_.OnOrder(verdict::AskLastCalls{kRound});
-  ASSERT_TRUE(RunUntil([this] { return !Words<verdict::NodeLastCalls>().empty(); }));
+  EXPECT_THAT(Words<hangs::RankAborted>(), SizeIs(1));
+  watch_.OnOrder(hangs::AskLastCalls{kRound});
+  ASSERT_TRUE(RunUntil([this] { return !Words<hangs::NodeLastCalls>().empty(); }));
   EXPECT_FALSE(IsOver());
   watch_.OnOrder(Said());
   EXPECT_TRUE(IsOver());
@@ -122,7 +122,7 @@ TEST_F(HangWatchAborts, OnOneNodeAreSaidByIt) {
   watch_.OnAborted(1);
   ASSERT_TRUE(RunUntil([this] { return IsOver(); }));
   // The server is told how far the ranks are, and asked nothing.
-  EXPECT_THAT(words_, Each(VariantWith<verdict::NodeSummary>(_)));
+  EXPECT_THAT(words_, Each(VariantWith<hangs::NodeSummary>(_)));
   ASSERT_TRUE(RunUntil([this] { return !Report().empty(); }));
   EXPECT_THAT(Report(), HasSubstr("ranks 4 and 5 have aborted"));
 }

@@ -60,14 +60,14 @@ class HangWatchTest : public ::testing::Test {
   template <typename Word>
   std::vector<Word> Words() const {
     std::vector<Word> out;
-    for (const verdict::NodeWord& word : words_) {
+    for (const hangs::NodeWord& word : words_) {
       if (const auto* wanted = std::get_if<Word>(&word)) out.push_back(*wanted);
     }
     return out;
   }
-  static verdict::SayVerdict Verdict(uint64_t question) {
-    verdict::SayVerdict say{.question = question, .round = kRound, .reason = "it is a test"};
-    say.diagnosis = {.finding = verdict::Finding::kSilent, .culprits = {3}};
+  static hangs::SayVerdict Verdict(uint64_t question) {
+    hangs::SayVerdict say{.question = question, .round = kRound, .reason = "it is a test"};
+    say.diagnosis = {.finding = hangs::Finding::kSilent, .culprits = {3}};
     say.to_end = {3};
     return say;
   }
@@ -76,7 +76,7 @@ class HangWatchTest : public ::testing::Test {
   const std::string script_ = directory_.File("train.py");
   std::optional<testing::Subprocess> worker_;
   asio::io_context loop_;
-  std::vector<verdict::NodeWord> words_;
+  std::vector<hangs::NodeWord> words_;
   std::vector<std::string> said_;
   std::vector<std::pair<int, std::string>> ended_;
   HangWatch watch_{
@@ -86,27 +86,26 @@ class HangWatchTest : public ::testing::Test {
        .report_directory = directory_.path(),
        .on_said = [this](WatchEvent, const std::string& text) { said_.push_back(text); }},
       [this](int pid, const std::string& why) { ended_.emplace_back(pid, why); },
-      [this](verdict::NodeWord word) { words_.push_back(std::move(word)); }};
+      [this](hangs::NodeWord word) { words_.push_back(std::move(word)); }};
 };
 
 TEST_F(HangWatchTest, AddsToANoticeWhereThePythonOfItsOwnRanksIs) {
   StartPython();
-  watch_.OnOrder(
-      verdict::SayNotice{kRound, verdict::Finding::kNotCalled, "rank 3 is late", {0, 3}});
+  watch_.OnOrder(hangs::SayNotice{kRound, hangs::Finding::kNotCalled, "rank 3 is late", {0, 3}});
   ASSERT_TRUE(RunUntil([&] { return !said_.empty(); }));
   EXPECT_THAT(said_, ElementsAre(AllOf(StartsWith("rank 3 is late; rank 3 in "),
                                        HasSubstr("fetch at train.py:"))));
 }
 
 TEST_F(HangWatchTest, GivesNoticeAtOnceOfRanksOfOtherNodes) {
-  watch_.OnOrder(verdict::SayNotice{kRound, verdict::Finding::kNotCalled, "rank 0 is late", {0}});
+  watch_.OnOrder(hangs::SayNotice{kRound, hangs::Finding::kNotCalled, "rank 0 is late", {0}});
   EXPECT_THAT(said_, ElementsAre("rank 0 is late"));
 }
 
 TEST_F(HangWatchTest, DoesNotGiveNoticeAnyMoreOfWhatGoesOn) {
   StartPython();
-  watch_.OnOrder(verdict::SayNotice{kRound, verdict::Finding::kNotCalled, "rank 3 is late", {3}});
-  watch_.OnOrder(verdict::SayRecovery{kRound, "it goes on"});
+  watch_.OnOrder(hangs::SayNotice{kRound, hangs::Finding::kNotCalled, "rank 3 is late", {3}});
+  watch_.OnOrder(hangs::SayRecovery{kRound, "it goes on"});
   bool is_looked_at = false;  // on the lane of the look for the notice, after it
   watch_.LookAtRanks(3, [&](const auto&) { is_looked_at = true; });
   ASSERT_TRUE(RunUntil([&] { return is_looked_at; }));
@@ -115,9 +114,9 @@ TEST_F(HangWatchTest, DoesNotGiveNoticeAnyMoreOfWhatGoesOn) {
 
 TEST_F(HangWatchTest, EndsAWorkerThatHasNotMovedSinceItsStacksWereRead) {
   StartPython();
-  watch_.OnOrder(verdict::AskStacks{7, kRound, {3}});
-  ASSERT_TRUE(RunUntil([&] { return !Words<verdict::NodeStacks>().empty(); }));
-  const verdict::NodeStacks stacks = Words<verdict::NodeStacks>()[0];
+  watch_.OnOrder(hangs::AskStacks{7, kRound, {3}});
+  ASSERT_TRUE(RunUntil([&] { return !Words<hangs::NodeStacks>().empty(); }));
+  const hangs::NodeStacks stacks = Words<hangs::NodeStacks>()[0];
   EXPECT_EQ(stacks.question, 7u);
   EXPECT_FALSE(stacks.has_moved);
   ASSERT_THAT(stacks.ranks, SizeIs(1));
@@ -135,8 +134,8 @@ TEST_F(HangWatchTest, EndsAWorkerThatHasNotMovedSinceItsStacksWereRead) {
 TEST_F(HangWatchTest, OnOneNodeAsksTheServerNothingAndSaysThatItJudges) {
   words_.clear();
   Start(/*num_nodes=*/1);
-  ASSERT_THAT(Words<verdict::NodeSummary>(), SizeIs(1));
-  EXPECT_TRUE(Words<verdict::NodeSummary>()[0].standing.is_told);
+  ASSERT_THAT(Words<hangs::NodeSummary>(), SizeIs(1));
+  EXPECT_TRUE(Words<hangs::NodeSummary>()[0].standing.is_told);
   EXPECT_EQ(words_.size(), 1u);
 }
 

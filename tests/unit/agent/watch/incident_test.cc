@@ -24,15 +24,15 @@ using ::testing::SizeIs;
 Incident RankTwoSleeps() {
   Incident incident{.run_id = "job", .node = "node1", .round = Round(3), .reason = "it is late"};
   incident.diagnosis = {
-      .finding = verdict::Finding::kNotCalled,
+      .finding = hangs::Finding::kNotCalled,
       .culprits = {2},
       .waiting = {0, 1},
       .group = "world",
       .operation =
-          verdict::Operation{
+          hangs::Operation{
               .kind = OperationKind::kAllReduce, .sequence = 17, .bytes = 64, .dtype = "f32"},
       .confidence = 0.8,
-      .cause = verdict::Cause::kDataLoader};
+      .cause = hangs::Cause::kDataLoader};
   const std::vector<std::string> waits = {
       "? in libc.so.6", "std::cv_status std::condition_variable::wait<int>(int)",
       "muster::comm::Completion::Wait(muster::MonoTime)", "main"};
@@ -40,20 +40,20 @@ Incident RankTwoSleeps() {
                      .pid = 12,
                      .phase = "is between steps",
                      .silent_for = absl::Seconds(12),
-                     .told_by = verdict::ToldBy::kMarks,
+                     .told_by = hangs::ToldBy::kMarks,
                      .doing = "asleep",
                      .frames = {"clock_nanosleep", "app::(anonymous namespace)::Load(int)"}},
                     {.rank = 0,
                      .pid = 10,
                      .phase = "is in phase reduce",
                      .silent_for = absl::Seconds(11),
-                     .told_by = verdict::ToldBy::kOperations,
+                     .told_by = hangs::ToldBy::kOperations,
                      .frames = waits},
                     {.rank = 1,
                      .pid = 11,
                      .phase = "is in phase reduce",
                      .silent_for = absl::Seconds(11),
-                     .told_by = verdict::ToldBy::kOperations,
+                     .told_by = hangs::ToldBy::kOperations,
                      .frames = waits}};
   incident.action = "reported";
   return incident;
@@ -125,7 +125,7 @@ TEST(Incident, WhoHasEndedOrDoesNotMoveForLessTimeHasNotShownIt) {
 
 TEST(AbortIncident, IsJsonOfWhatTheRanksCalledLast) {
   const auto call = [](int64_t bytes) {
-    return verdict::Operation{
+    return hangs::Operation{
         .kind = OperationKind::kAllReduce, .sequence = 6, .bytes = bytes, .dtype = "f32"};
   };
   const AbortIncident incident{
@@ -133,7 +133,7 @@ TEST(AbortIncident, IsJsonOfWhatTheRanksCalledLast) {
       .node = "node1",
       .round = Round(3),
       .restart_count = 2,
-      .report = verdict::CompareLastCalls(
+      .report = hangs::CompareLastCalls(
           {0}, 4,
           {{.rank = 1, .age = {}, .calls = {{"0", "world", call(64)}}},
            {.rank = 2, .age = absl::Milliseconds(1300), .calls = {{"0", "world", call(128)}}}})};
@@ -144,7 +144,7 @@ TEST(AbortIncident, IsJsonOfWhatTheRanksCalledLast) {
   EXPECT_EQ(json["restart_count"], 2);
   EXPECT_EQ(json["aborted"].dump(), "[0]");
   EXPECT_EQ(json["not_known"].dump(), "[0,3]");
-  EXPECT_EQ(json["text"], verdict::InWords(incident.report));
+  EXPECT_EQ(json["text"], hangs::InWords(incident.report));
   ASSERT_EQ(json["differences"].size(), 2u);
   ASSERT_EQ(json["last_calls"].size(), 2u);
   EXPECT_EQ(json["last_calls"][0]["ranks"].dump(), "[1]");
@@ -181,7 +181,7 @@ TEST(IncidentFiles, HaveTheKeysThatTheGuideNames) {
     hang.timeline.push_back({std::string(what), absl::ZeroDuration()});
   }
   const AbortIncident abort{
-      .report = verdict::CompareLastCalls(
+      .report = hangs::CompareLastCalls(
           {0}, 2,
           {{.rank = 1,
             .age = {},

@@ -65,10 +65,10 @@ TEST_F(LocalRanksTest, CountWhatTheirBoardsTell) {
   EXPECT_THAT(ranks_.Steps(), ElementsAre(7, -1));
   EXPECT_EQ(ranks_.Progress().slowest_rank, 4);
   Pass(6);
-  const verdict::NodeSummary summary = ranks_.Summarize(now_);
+  const hangs::NodeSummary summary = ranks_.Summarize(now_);
   EXPECT_EQ(summary.round, Round(3));
-  EXPECT_THAT(summary.silent, ElementsAre(verdict::SilentRanks{4, 1, verdict::WatchPhase::kStep,
-                                                               absl::Seconds(6)}));
+  EXPECT_THAT(summary.silent,
+              ElementsAre(hangs::SilentRanks{4, 1, hangs::WatchPhase::kStep, absl::Seconds(6)}));
 }
 
 TEST_F(LocalRanksTest, HaveMovedWhereOneHas) {
@@ -88,7 +88,7 @@ TEST_F(LocalRanksTest, LookAsTheirProcessesDo) {
   std::vector<WatchedRank> watched = ranks_.LookAtEach(MonoNow());
   ASSERT_THAT(watched, SizeIs(1));
   EXPECT_EQ(watched[0].rank, 4);
-  EXPECT_EQ(watched[0].life, verdict::Life::kRunning);
+  EXPECT_EQ(watched[0].life, hangs::Life::kRunning);
   EXPECT_THAT(ranks_.PidOf(4), Eq(worker_.pid()));
   ASSERT_THAT(ranks_.ReportsOf({3, 4, 5}), SizeIs(1));
   EXPECT_EQ(ranks_.ReportsOf({3, 4, 5})[0].pid, worker_.pid());
@@ -97,7 +97,7 @@ TEST_F(LocalRanksTest, LookAsTheirProcessesDo) {
   EXPECT_TRUE(ranks_.HaveAllEnded());
   watched = ranks_.LookAtEach(MonoNow());
   ASSERT_THAT(watched, SizeIs(1));
-  EXPECT_EQ(watched[0].life, verdict::Life::kEnded);
+  EXPECT_EQ(watched[0].life, hangs::Life::kEnded);
   EXPECT_EQ(watched[0].doing, "ended");
   EXPECT_EQ(ranks_.PidOf(4), std::nullopt);
   EXPECT_THAT(ranks_.ReportsOf({4}), IsEmpty());
@@ -113,7 +113,7 @@ TEST_F(LocalRanksTest, LookTheSameTwiceInAMoment) {
 
 TEST_F(LocalRanksTest, GiveEvidenceOfThoseWhoseBoardTells) {
   Mark(7);
-  verdict::NodeDetails details;
+  hangs::NodeDetails details;
   ranks_.AddEvidence(MonoNow(), details);
   EXPECT_FALSE(details.is_held);
   ASSERT_THAT(details.evidence.ranks, SizeIs(1));

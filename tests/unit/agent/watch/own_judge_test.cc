@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/unit/rendezvous/verdict/evidence_builder.h"
+#include "tests/unit/rendezvous/hangs/evidence/evidence_builder.h"
 
 namespace muster::agent {
 namespace {
@@ -39,47 +39,46 @@ class OwnJudgeTest : public ::testing::Test {
     }
   }
   void Summarize() { judge_.Hear(Summary(), now_); }
-  verdict::NodeSummary Summary() const {
+  hangs::NodeSummary Summary() const {
     return {.round = kRound,
             .hang_timeout = absl::Seconds(30),
             .ends_workers = ends_workers_,
-            .silent = verdict::Summarize({{0, verdict::WatchPhase::kStep, silent_for_},
-                                          {1, verdict::WatchPhase::kStep, silent_for_}})};
+            .silent = hangs::Summarize({{0, hangs::WatchPhase::kStep, silent_for_},
+                                        {1, hangs::WatchPhase::kStep, silent_for_}})};
   }
 
-  void Obey(const verdict::AskDetails& ask) {
-    verdict::EvidenceBuilder job(2);
-    job.Waits(0, job.AddWorld(), verdict::AllReduce(7));
-    verdict::NodeDetails details{.question = ask.question, .summary = Summary()};
+  void Obey(const hangs::AskDetails& ask) {
+    hangs::EvidenceBuilder job(2);
+    job.Waits(0, job.AddWorld(), hangs::AllReduce(7));
+    hangs::NodeDetails details{.question = ask.question, .summary = Summary()};
     details.evidence = job.Build();
-    for (verdict::RankEvidence& rank : details.evidence.ranks) {
+    for (hangs::RankEvidence& rank : details.evidence.ranks) {
       rank.pid = 100 + rank.rank;
       rank.silent_for = silent_for_;
       rank.doing = "asleep";
     }
     judge_.Hear(std::move(details), now_);
   }
-  void Obey(const verdict::AskStacks& ask) {
+  void Obey(const hangs::AskStacks& ask) {
     asked_first_ = ask.first;
     judge_.Hear(
-        verdict::NodeStacks{
-            ask.question, kRound, {{.rank = 0, .pid = 100}, {.rank = 1, .pid = 101}}},
+        hangs::NodeStacks{ask.question, kRound, {{.rank = 0, .pid = 100}, {.rank = 1, .pid = 101}}},
         now_);
   }
-  void Obey(const verdict::SayNotice& say) { notices_.push_back(say); }
-  void Obey(const verdict::SayRecovery& say) { recoveries_.push_back(say.text); }
-  void Obey(const verdict::SayVerdict& say) { verdicts_.push_back(say); }
+  void Obey(const hangs::SayNotice& say) { notices_.push_back(say); }
+  void Obey(const hangs::SayRecovery& say) { recoveries_.push_back(say.text); }
+  void Obey(const hangs::SayVerdict& say) { verdicts_.push_back(say); }
   template <typename Order>
   void Obey(const Order&) {}
 
   MonoTime now_ = MonoTime::At(absl::Hours(1));
   absl::Duration silent_for_;
   bool ends_workers_ = true;
-  std::vector<verdict::SayNotice> notices_;
+  std::vector<hangs::SayNotice> notices_;
   std::vector<std::string> recoveries_;
-  std::vector<verdict::SayVerdict> verdicts_;
+  std::vector<hangs::SayVerdict> verdicts_;
   std::vector<int> asked_first_;
-  OwnJudge judge_{absl::Seconds(30), [this](const verdict::WatchOrder& order) {
+  OwnJudge judge_{absl::Seconds(30), [this](const hangs::WatchOrder& order) {
                     std::visit([this](const auto& each) { Obey(each); }, order);
                   }};
 };

@@ -45,7 +45,7 @@ TEST(LookAtProcess, NamesWhatAThreadWaitsFor) {
 }
 
 TEST(HoldOf, TellsLocksDisksAndWantOfMemoryApart) {
-  using verdict::Hold;
+  using hangs::Hold;
   EXPECT_EQ(HoldOf({.state = 'S', .wait_channel = "futex_wait_queue"}, {}), Hold::kLock);
   EXPECT_EQ(HoldOf({.state = 'S', .wait_channel = "locks_lock_inode_wait"}, {}), Hold::kLock);
   EXPECT_EQ(HoldOf({.state = 'D', .wait_channel = "nfs_wait_bit_killable"}, {}), Hold::kDisk);
@@ -58,9 +58,9 @@ TEST(HoldOf, TellsLocksDisksAndWantOfMemoryApart) {
 TEST(HoldOf, TakesPagesThatAreReadAgainAndAgainForWantOfMemory) {
   const ProcessLook before{.state = 'D', .at = MonoTime::At(absl::Seconds(1))};
   ProcessLook after{.state = 'D', .major_faults = 500, .at = MonoTime::At(absl::Seconds(2))};
-  EXPECT_EQ(HoldOf(after, before), verdict::Hold::kMemory);
+  EXPECT_EQ(HoldOf(after, before), hangs::Hold::kMemory);
   after.major_faults = 3;
-  EXPECT_EQ(HoldOf(after, before), verdict::Hold::kDisk);
+  EXPECT_EQ(HoldOf(after, before), hangs::Hold::kDisk);
 }
 
 // What a process has started counts as its own, also once it has ended.

@@ -36,7 +36,7 @@ class RankLooksTest : public ::testing::Test {
     while (state_->num_open > 0 && MonoNow() < deadline) absl::SleepFor(absl::Milliseconds(10));
     ::dlclose(library_);
   }
-  verdict::RankReport Look(LookDepth depth, RankLookTimes times) {
+  hangs::RankReport Look(LookDepth depth, RankLookTimes times) {
     RankLooks looks(loop_, times, {.library = MUSTER_FAKE_NVML, .between = absl::Milliseconds(1)});
     std::optional<RankLooks::Ranks> seen;
     looks.Take(depth, {{.rank = 3, .pid = ::getpid(), .doing = "asleep"}},
@@ -46,7 +46,7 @@ class RankLooksTest : public ::testing::Test {
       loop_.restart();
       loop_.run_for(std::chrono::milliseconds(5));
     }
-    return seen ? seen->at(0) : verdict::RankReport();
+    return seen ? seen->at(0) : hangs::RankReport();
   }
 
   asio::io_context loop_;
@@ -63,14 +63,14 @@ TEST_F(RankLooksTest, AddWhatTheGpusDoWhereTheyAreAsked) {
 TEST_F(RankLooksTest, DoNotWaitForADriverThatDoesNotAnswer) {
   state_->delay_ms = 300;
   const RankLookTimes times = {.gpus = absl::Milliseconds(50), .python = kLong};
-  const verdict::RankReport rank = Look(LookDepth::kGpus, times);
+  const hangs::RankReport rank = Look(LookDepth::kGpus, times);
   EXPECT_EQ(rank.rank, 3);
   EXPECT_EQ(rank.doing, "asleep");
 }
 
 TEST_F(RankLooksTest, SayWhyARankHasNoStackThatWasNotReadInTime) {
   const RankLookTimes times = {.gpus = kLong, .python = kLong, .stacks = absl::ZeroDuration()};
-  const verdict::RankReport rank = Look(LookDepth::kStacks, times);
+  const hangs::RankReport rank = Look(LookDepth::kStacks, times);
   EXPECT_THAT(rank.frames, IsEmpty());
   EXPECT_THAT(rank.no_frames, Not(IsEmpty()));
 }

@@ -55,7 +55,7 @@ absl::StatusOr<TorchRecords> ReadTorchRecorder(const std::string& dump) {
   return ReadTorchRecorders(TorchDumps{dump});
 }
 
-verdict::Operation Only(const Entry& entry) {
+hangs::Operation Only(const Entry& entry) {
   const absl::StatusOr<TorchRecords> records = ReadTorchRecorder(Dump({entry}));
   if (!records.ok() || records->groups.size() != 1) return {};
   return records->groups[0].operations.front();
@@ -335,7 +335,7 @@ TEST(ReadTorchRecorder, HasTheLastCallsOfAllGroupsInTheirOrder) {
   for (int i = 1; i <= 100; ++i) many.push_back({.sequence = i, .op_id = i});
   const auto last = ReadTorchRecorder(Dump(many));
   ASSERT_TRUE(last.ok()) << last.status();
-  ASSERT_THAT(last->last_calls, SizeIs(verdict::kLastCallsMax));
+  ASSERT_THAT(last->last_calls, SizeIs(hangs::kLastCallsMax));
   EXPECT_EQ(last->last_calls.back().operation.sequence, 100);
 }
 
@@ -394,7 +394,7 @@ TEST(FindArrivals, HasWhoCameLastToEachCollectiveThatAllHaveCalled) {
   ASSERT_THAT(groups, SizeIs(1));
   EXPECT_EQ(groups[0].label, "default_pg");
   ASSERT_THAT(groups[0].rows, SizeIs(2));
-  const verdict::ArrivalRow& last = groups[0].rows[1];
+  const hangs::ArrivalRow& last = groups[0].rows[1];
   EXPECT_EQ(last.sequence, 7);
   EXPECT_EQ(last.last_rank, 5);
   EXPECT_EQ(last.num_ranks, 3);

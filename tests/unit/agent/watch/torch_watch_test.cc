@@ -41,12 +41,12 @@ class LastCalls : public ::testing::Test {
     watch_.Tick(MonoNow(), /*is_somebody_silent=*/false);
     ASSERT_TRUE(RunUntil([this] { return watch_.Find(0) != nullptr; }));
   }
-  std::vector<verdict::RankCalls> Ask() {
-    std::optional<std::vector<verdict::RankCalls>> answer;
+  std::vector<hangs::RankCalls> Ask() {
+    std::optional<std::vector<hangs::RankCalls>> answer;
     watch_.AskLastCalls(4, kLongEnough,
-                        [&](std::vector<verdict::RankCalls> calls) { answer = std::move(calls); });
+                        [&](std::vector<hangs::RankCalls> calls) { answer = std::move(calls); });
     EXPECT_TRUE(RunUntil([&] { return answer.has_value(); }));
-    return answer.value_or(std::vector<verdict::RankCalls>());
+    return answer.value_or(std::vector<hangs::RankCalls>());
   }
 
   testing::TemporaryDirectory directory_;
@@ -59,7 +59,7 @@ TEST_F(LastCalls, AreAskedOfThoseThatServeByTheirRanks) {
   EXPECT_FALSE(watch_.HasServed());
   FakeTorchServer server(directory_.File("1"), RecorderWithOneCall(8));
   EXPECT_TRUE(watch_.HasServed());
-  const std::vector<verdict::RankCalls> ranks = Ask();
+  const std::vector<hangs::RankCalls> ranks = Ask();
   ASSERT_THAT(ranks, SizeIs(1));
   EXPECT_EQ(ranks[0].rank, 5);
   EXPECT_EQ(ranks[0].age, absl::ZeroDuration());
@@ -74,7 +74,7 @@ TEST_F(LastCalls, AreThoseThatWereHeardBeforeWhereARankHasGone) {
     Listen();
   }
   EXPECT_TRUE(watch_.HasServed());
-  const std::vector<verdict::RankCalls> ranks = Ask();
+  const std::vector<hangs::RankCalls> ranks = Ask();
   ASSERT_THAT(ranks, SizeIs(1));
   EXPECT_EQ(ranks[0].rank, 4);
   EXPECT_GT(ranks[0].age, absl::ZeroDuration());
@@ -92,7 +92,7 @@ TEST_F(LastCalls, AreThoseThatARankHasLeftAsItEnded) {
       TorchLastWordsPath(directory_.File("0")),
       absl::StrCat("HTTP/1.1 200 OK\r\nContent-Length: ", body.size(), "\r\n\r\n", body));
   testing::WriteFile(TorchLastWordsPath(directory_.File("1")), "no answer");
-  const std::vector<verdict::RankCalls> ranks = Ask();
+  const std::vector<hangs::RankCalls> ranks = Ask();
   ASSERT_THAT(ranks, SizeIs(1));
   EXPECT_EQ(ranks[0].age, absl::ZeroDuration());
   ASSERT_THAT(ranks[0].calls, SizeIs(1));

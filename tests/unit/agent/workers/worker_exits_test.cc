@@ -56,7 +56,7 @@ class Exits : public LogPumpTest {
   AgentOptions options_;
   WorkerRoster roster_;
   HangWatch hang_watch_{
-      loop_, {.is_on = false}, [](int, const std::string&) {}, [](const verdict::NodeWord&) {}};
+      loop_, {.is_on = false}, [](int, const std::string&) {}, [](const hangs::NodeWord&) {}};
   LogFollowers followers_{loop_};
   std::optional<WorkerExits> exits_;
   std::vector<uint64_t> ids_;

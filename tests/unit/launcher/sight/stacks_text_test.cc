@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 InquiryPart PartOf(const std::string& node, int first_rank,
-                   const std::vector<verdict::RankReport>& ranks) {
+                   const std::vector<hangs::RankReport>& ranks) {
   return {.node = node,
           .first_rank = first_rank,
           .num_ranks = static_cast<int>(ranks.size()),
@@ -23,7 +23,7 @@ InquiryPart PartOf(const std::string& node, int first_rank,
 std::vector<InquiryPart> EightRanks() {
   std::vector<InquiryPart> parts;
   for (int node = 0; node < 2; ++node) {
-    std::vector<verdict::RankReport> ranks;
+    std::vector<hangs::RankReport> ranks;
     for (int rank = 4 * node; rank < 4 * node + 4; ++rank) {
       const bool is_last = rank == 7;
       ranks.push_back({.rank = rank,

@@ -36,7 +36,7 @@ TEST(NodeOutbox, SaysTheLeaseFirstAndInquiriesLast) {
   EXPECT_THAT(outbox.Put(Inquiry{.id = 1}), IsOk());
   outbox.Put(InquiryReply{});
   EXPECT_THAT(outbox.store().Put({.request_id = 1, .operation = StoreGet{}}), IsOk());
-  outbox.PutAnswer(verdict::NodeArrivals{});
+  outbox.PutAnswer(hangs::NodeArrivals{});
   outbox.reports().Put({.sequence = 1});
   EXPECT_THAT(AllOf(outbox),
               ElementsAre(proto::FromAgent::kReport, proto::FromAgent::MESSAGE_NOT_SET,
@@ -74,7 +74,7 @@ TEST(NodeOutbox, SaysTheEndOfAnAgentByTheKeyOfItsLife) {
 TEST(NodeOutbox, DropsWithAStreamWhatWasSaidToItsServerAlone) {
   NodeOutbox outbox(Incarnation(7));
   outbox.BeginStream(/*knows_inquiries=*/true);
-  outbox.PutAnswer(verdict::NodeArrivals{});
+  outbox.PutAnswer(hangs::NodeArrivals{});
   EXPECT_THAT(outbox.Put(Inquiry{.id = 1}), IsOk());
   outbox.Put(InquiryReply{});
   outbox.EndStream();
@@ -88,7 +88,7 @@ TEST(NodeOutbox, IsBounded) {
   NodeOutbox outbox(Incarnation(7));
   outbox.BeginStream(/*knows_inquiries=*/true);
   for (int i = 0; i < 100; ++i) {
-    outbox.PutAnswer(verdict::NodeArrivals{});
+    outbox.PutAnswer(hangs::NodeArrivals{});
     outbox.Put(InquiryReply{});
   }
   EXPECT_THAT(outbox.Put(Inquiry{.id = 1}),

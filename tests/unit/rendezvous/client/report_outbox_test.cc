@@ -23,8 +23,8 @@ class ReportOutboxTest : public ::testing::Test {
     if (!outbox_.Next(now_, kOwn, kTerm, message)) return std::nullopt;
     return message;
   }
-  static verdict::NodeWord SummaryOf(int round, absl::Duration hang_timeout) {
-    return verdict::NodeSummary{.round = Round(round), .hang_timeout = hang_timeout};
+  static hangs::NodeWord SummaryOf(int round, absl::Duration hang_timeout) {
+    return hangs::NodeSummary{.round = Round(round), .hang_timeout = hang_timeout};
   }
 
   ReportOutbox outbox_;
@@ -105,7 +105,7 @@ TEST_F(ReportOutboxTest, SendsAbortsEachWithAReportAndKeepsNoneForAnotherStream)
   Put(1);
   ASSERT_TRUE(Next());
   const auto abort = [&](bool has_stream) {
-    outbox_.PutWord(verdict::RankAborted{.round = Round(4), .rank = 1}, has_stream);
+    outbox_.PutWord(hangs::RankAborted{.round = Round(4), .rank = 1}, has_stream);
   };
   abort(true);
   abort(true);

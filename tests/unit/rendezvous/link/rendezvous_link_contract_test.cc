@@ -88,33 +88,32 @@ TEST_P(RendezvousLinkContract, CarriesTheWordsOfTheHangWatchAndItsOrders) {
   running.phase = AgentPhase::kRunning;
   running.round = heard_.assignment()->round;
   running.instance = heard_.assignment()->instance;
-  const verdict::NodeSummary silent{
-      .round = running.round,
-      .hang_timeout = absl::Minutes(10),
-      .silent = {{0, 1, verdict::WatchPhase::kStep, absl::Seconds(10)}}};
+  const hangs::NodeSummary silent{.round = running.round,
+                                  .hang_timeout = absl::Minutes(10),
+                                  .silent = {{0, 1, hangs::WatchPhase::kStep, absl::Seconds(10)}}};
   link_->SendWatchWord(silent);
   link_->SendReport(running);
   EXPECT_TRUE(heard_.orders.empty());
   ASSERT_TRUE(RunUntil([this] { return !heard_.orders.empty(); }));
-  const verdict::AskDetails ask = std::get<verdict::AskDetails>(heard_.orders[0]);
+  const hangs::AskDetails ask = std::get<hangs::AskDetails>(heard_.orders[0]);
   // Held by a debugger: it is asked again.
   link_->SendWatchWord(
-      verdict::NodeDetails{.question = ask.question, .summary = silent, .is_held = true});
+      hangs::NodeDetails{.question = ask.question, .summary = silent, .is_held = true});
   ASSERT_TRUE(RunUntil([this] { return heard_.orders.size() > 1; }));
-  EXPECT_GT(std::get<verdict::AskDetails>(heard_.orders[1]).question, ask.question);
+  EXPECT_GT(std::get<hangs::AskDetails>(heard_.orders[1]).question, ask.question);
 }
 
 // Without a report that would carry them.
 TEST_P(RendezvousLinkContract, CarriesTheFirstSummaryOfARoundAndAnAbortAtOnce) {
   ASSERT_TRUE(RunRoundZero());
   const Round round = heard_.assignment()->round;
-  link_->SendWatchWord(verdict::NodeSummary{
-      .round = round, .silent = {{0, 1, verdict::WatchPhase::kStep, absl::Seconds(10)}}});
-  EXPECT_TRUE(RunUntil([this] { return HasHeard<verdict::AskDetails>(); }));
-  link_->SendWatchWord(verdict::RankAborted{round, 0});
-  EXPECT_TRUE(RunUntil([this] { return HasHeard<verdict::AskLastCalls>(); }));
-  link_->SendWatchWord(verdict::NodeLastCalls{.round = round, .aborted = {0}, .ranks = {}});
-  EXPECT_TRUE(RunUntil([this] { return HasHeard<verdict::SayAborts>(); }));
+  link_->SendWatchWord(hangs::NodeSummary{
+      .round = round, .silent = {{0, 1, hangs::WatchPhase::kStep, absl::Seconds(10)}}});
+  EXPECT_TRUE(RunUntil([this] { return HasHeard<hangs::AskDetails>(); }));
+  link_->SendWatchWord(hangs::RankAborted{round, 0});
+  EXPECT_TRUE(RunUntil([this] { return HasHeard<hangs::AskLastCalls>(); }));
+  link_->SendWatchWord(hangs::NodeLastCalls{.round = round, .aborted = {0}, .ranks = {}});
+  EXPECT_TRUE(RunUntil([this] { return HasHeard<hangs::SayAborts>(); }));
 }
 
 TEST_P(RendezvousLinkContract, SendsWhatIsQueuedBeforeItCloses) {

@@ -8,8 +8,8 @@
 #include "proto/rendezvous.pb.h"
 #include "proto/store.pb.h"
 #include "proto/watch.pb.h"
+#include "rendezvous/hangs/wire/watch_wire.h"
 #include "rendezvous/link/inquiry_wire.h"
-#include "rendezvous/link/watch_wire.h"
 #include "rendezvous/link/wire.h"
 #include "tests/unit/rendezvous/link/filled_values.h"
 #include "tests/unit/rendezvous/link/message_form.h"
@@ -97,24 +97,24 @@ std::string StoreMessages() {
       Form<proto::StopState>("stop_state", StopState{true, 41, "maintenance"}));
 }
 
-verdict::NodeSummary FilledSummary() {
-  verdict::NodeSummary summary{
+hangs::NodeSummary FilledSummary() {
+  hangs::NodeSummary summary{
       .round = Round(3),
       .hang_timeout = absl::Seconds(600),
       .ends_workers = true,
       .may_replace = true,
-      .silent = {{8, 4, verdict::WatchPhase::kCheckpoint, absl::Milliseconds(5500)}},
+      .silent = {{8, 4, hangs::WatchPhase::kCheckpoint, absl::Milliseconds(5500)}},
       .paces = {.window = 9, .own = {absl::Milliseconds(140), absl::ZeroDuration()}},
       .silence_at_start = absl::Seconds(7),
       .arrival_window = 12,
       .progress = {100, 97, 5, 1.5},
-      .standing = {true, verdict::StandingKind::kVerdict, "rank 3", absl::Seconds(8)}};
-  summary.learned.counts = {{verdict::WatchPhase::kStep, 11, 12345}};
+      .standing = {true, hangs::StandingKind::kVerdict, "rank 3", absl::Seconds(8)}};
+  summary.learned.counts = {{hangs::WatchPhase::kStep, 11, 12345}};
   summary.learned.longest[2] = absl::Seconds(7);
   return summary;
 }
 
-verdict::Operation FilledOperation() {
+hangs::Operation FilledOperation() {
   return {.kind = OperationKind::kRecv,
           .state = OperationState::kFailed,
           .sequence = 17,
@@ -126,11 +126,11 @@ verdict::Operation FilledOperation() {
           .awaited = true};
 }
 
-verdict::RankEvidence FilledRank(int rank) {
+hangs::RankEvidence FilledRank(int rank) {
   return {.rank = rank,
           .round = Round(3),
           .pid = 12,
-          .life = verdict::Life::kUnreachable,
+          .life = hangs::Life::kUnreachable,
           .phase = Phase::kEnd,
           .step = 9,
           .silent_for = absl::Seconds(5),
@@ -142,12 +142,12 @@ verdict::RankEvidence FilledRank(int rank) {
           .groups = {{.group = 1, .num_issued = 18, .operations = {FilledOperation()}}}};
 }
 
-verdict::NodeDetails FilledDetails() {
+hangs::NodeDetails FilledDetails() {
   return {.question = 5,
           .summary = FilledSummary(),
           .evidence = {.round = Round(3),
                        .groups = {{.name = "pair",
-                                   .members = {verdict::kUnknownRank, 5},
+                                   .members = {hangs::kUnknownRank, 5},
                                    .id = 77,
                                    .is_on_device = true},
                                   {.name = "world", .members = {0, 1, 2}, .id = 78}},
@@ -156,25 +156,25 @@ verdict::NodeDetails FilledDetails() {
           .is_held = true};
 }
 
-verdict::RankReport FilledRankReport(int rank) {
+hangs::RankReport FilledRankReport(int rank) {
   return {.rank = rank,
           .node = "node2",
           .pid = 12,
           .phase = "is in phase reduce",
           .step = 7,
           .silent_for = absl::Seconds(12),
-          .told_by = verdict::ToldBy::kTorchStore,
+          .told_by = hangs::ToldBy::kTorchStore,
           .doing = "asleep",
-          .hold = verdict::Hold::kMemory,
+          .hold = hangs::Hold::kMemory,
           .frames = {"f", "main"},
           .no_frames = "\xff",
           .python = {"step at train.py:41", "\xff"}};
 }
 
-verdict::SayVerdict FilledVerdict() {
+hangs::SayVerdict FilledVerdict() {
   return {.question = 7,
           .round = Round(2),
-          .diagnosis = {.finding = verdict::Finding::kOutOfSight,
+          .diagnosis = {.finding = hangs::Finding::kOutOfSight,
                         .culprits = {3},
                         .waiting = {0, 1, 2, 5, 7},
                         .words = "rank 3 has gone on",
@@ -185,7 +185,7 @@ verdict::SayVerdict FilledVerdict() {
                         .spoke_for_it = {"this"},
                         .confidence = 0.8,
                         .can_heal = true,
-                        .cause = verdict::Cause::kDisk},
+                        .cause = hangs::Cause::kDisk},
           .reason = "it is late",
           .action = "it is ended",
           .since_detected = absl::Seconds(9),
@@ -195,47 +195,47 @@ verdict::SayVerdict FilledVerdict() {
           .replaces = true};
 }
 
-verdict::NodeLastCalls FilledLastCalls() {
+hangs::NodeLastCalls FilledLastCalls() {
   return {.round = Round(2),
           .aborted = {4, 5, 7},
           .ranks = {{6, absl::Seconds(1), {{"0", "default_pg", FilledOperation()}}}}};
 }
 
-verdict::NodeArrivals FilledArrivals() {
-  const verdict::ArrivalRow row{
+hangs::NodeArrivals FilledArrivals() {
+  const hangs::ArrivalRow row{
       12, 5, 4, absl::Milliseconds(10), absl::Milliseconds(210), absl::Microseconds(213004)};
   return {.question = 7, .round = Round(2), .groups = {{"0", "default_pg", true, {row}}}};
 }
 
-verdict::SayAborts FilledAborts() {
-  const verdict::SameCall call{"default_pg", FilledOperation(), {0, 1, 7}, absl::Seconds(1)};
+hangs::SayAborts FilledAborts() {
+  const hangs::SameCall call{"default_pg", FilledOperation(), {0, 1, 7}, absl::Seconds(1)};
   return {.round = Round(4), .report = {{3}, {call}, {call}, {4, 5}}};
 }
 
 std::string WatchWords() {
-  const auto form = [](const std::string& name, verdict::NodeWord word) {
+  const auto form = [](const std::string& name, hangs::NodeWord word) {
     return Form<proto::WatchWord>(name, word);
   };
   return absl::StrCat(form("summary", FilledSummary()),
-                      form("summary at rest", verdict::NodeSummary{Round(0)}),
+                      form("summary at rest", hangs::NodeSummary{Round(0)}),
                       form("details", FilledDetails()),
-                      form("stacks", verdict::NodeStacks{6, Round(2), {FilledRankReport(3)}, true}),
-                      form("aborted", verdict::RankAborted{Round(2), 5}),
+                      form("stacks", hangs::NodeStacks{6, Round(2), {FilledRankReport(3)}, true}),
+                      form("aborted", hangs::RankAborted{Round(2), 5}),
                       form("last_calls", FilledLastCalls()), form("arrivals", FilledArrivals()));
 }
 
 std::string WatchOrders() {
-  const auto form = [](const std::string& name, verdict::WatchOrder order) {
+  const auto form = [](const std::string& name, hangs::WatchOrder order) {
     return Form<proto::WatchOrder>(name, order);
   };
   return absl::StrCat(
-      form("ask_details", verdict::AskDetails{3, Round(4)}),
-      form("ask_stacks", verdict::AskStacks{3, Round(4), {5, 6}}),
-      form("ask_arrivals", verdict::AskArrivals{3, Round(4)}),
-      form("ask_last_calls", verdict::AskLastCalls{Round(4)}),
-      form("notice", verdict::SayNotice{Round(4), verdict::Finding::kOutOfSight, "words", {5, 6}}),
-      form("recovery", verdict::SayRecovery{Round(4), "words"}),
-      form("slow", verdict::SaySlow{Round(4), true, "words"}), form("verdict", FilledVerdict()),
+      form("ask_details", hangs::AskDetails{3, Round(4)}),
+      form("ask_stacks", hangs::AskStacks{3, Round(4), {5, 6}}),
+      form("ask_arrivals", hangs::AskArrivals{3, Round(4)}),
+      form("ask_last_calls", hangs::AskLastCalls{Round(4)}),
+      form("notice", hangs::SayNotice{Round(4), hangs::Finding::kOutOfSight, "words", {5, 6}}),
+      form("recovery", hangs::SayRecovery{Round(4), "words"}),
+      form("slow", hangs::SaySlow{Round(4), true, "words"}), form("verdict", FilledVerdict()),
       form("aborts", FilledAborts()));
 }
 
@@ -254,25 +254,25 @@ FencedReport OverfullReport() {
   return report;
 }
 
-verdict::NodeSummary OverfullSummary() {
-  verdict::NodeSummary summary = FilledSummary();
-  summary.silent.assign(verdict::kSilentRanksMax + 1, summary.silent[0]);
-  summary.paces.own.assign(verdict::kPacesMax + 1, absl::Hours(9));
-  summary.standing.text = std::string(verdict::kStandingBytesMax + 1, 's');
+hangs::NodeSummary OverfullSummary() {
+  hangs::NodeSummary summary = FilledSummary();
+  summary.silent.assign(hangs::kSilentRanksMax + 1, summary.silent[0]);
+  summary.paces.own.assign(hangs::kPacesMax + 1, absl::Hours(9));
+  summary.standing.text = std::string(hangs::kStandingBytesMax + 1, 's');
   summary.silence_at_start = -absl::Seconds(1);
   summary.progress.step = -1;
   return summary;
 }
 
-verdict::NodeDetails OverfullDetails() {
-  verdict::NodeDetails details = FilledDetails();
+hangs::NodeDetails OverfullDetails() {
+  hangs::NodeDetails details = FilledDetails();
   details.evidence.groups[0].name = std::string(kWatchedTextBytesMax + 1, 'g');
   for (int rank = 0; rank < 200; ++rank) {
-    verdict::RankEvidence& added = details.evidence.ranks.emplace_back(FilledRank(rank));
+    hangs::RankEvidence& added = details.evidence.ranks.emplace_back(FilledRank(rank));
     added.groups[0].operations.assign(rank == 20 ? 4000 : 300, FilledOperation());
   }
   details.evidence.ranks.push_back(FilledRank(500));
-  verdict::Gathering scattered{.name = "barrier", .waiting = {0}};
+  hangs::Gathering scattered{.name = "barrier", .waiting = {0}};
   for (int rank = 1; rank < 2 * kRunsMax + 2; rank += 2) scattered.missing.push_back(rank);
   details.gatherings.assign(20, details.gatherings[0]);
   details.gatherings[1] = scattered;
@@ -280,9 +280,9 @@ verdict::NodeDetails OverfullDetails() {
 }
 
 // Small ones behind the first that does not fit.
-std::vector<verdict::RankReport> OverfullReports() {
-  std::vector<verdict::RankReport> reports(3, FilledRankReport(1));
-  verdict::RankReport large = FilledRankReport(2);
+std::vector<hangs::RankReport> OverfullReports() {
+  std::vector<hangs::RankReport> reports(3, FilledRankReport(1));
+  hangs::RankReport large = FilledRankReport(2);
   large.frames.assign(60, std::string(kWatchedTextBytesMax + 1, 'f'));
   large.python.assign(60, std::string(kWatchedTextBytesMax + 1, 'p'));
   reports.insert(reports.end(), 30, large);
@@ -290,8 +290,8 @@ std::vector<verdict::RankReport> OverfullReports() {
   return reports;
 }
 
-verdict::SayVerdict OverfullVerdict() {
-  verdict::SayVerdict verdict = FilledVerdict();
+hangs::SayVerdict OverfullVerdict() {
+  hangs::SayVerdict verdict = FilledVerdict();
   verdict.ranks = OverfullReports();
   verdict.diagnosis.path.assign(100, std::string(kWatchedTextBytesMax + 1, 'p'));
   verdict.diagnosis.words = std::string(kWatchedTextBytesMax + 1, 'w');
@@ -300,28 +300,28 @@ verdict::SayVerdict OverfullVerdict() {
   return verdict;
 }
 
-verdict::NodeLastCalls OverfullLastCalls() {
-  verdict::NodeLastCalls calls = FilledLastCalls();
+hangs::NodeLastCalls OverfullLastCalls() {
+  hangs::NodeLastCalls calls = FilledLastCalls();
   for (int rank = 7; rank < 1000; ++rank) {
     calls.ranks.push_back({rank, absl::Seconds(1), {}});
-    calls.ranks.back().calls.assign(verdict::kLastCallsMax, calls.ranks[0].calls[0]);
+    calls.ranks.back().calls.assign(hangs::kLastCallsMax, calls.ranks[0].calls[0]);
     calls.ranks.back().calls[0].group = std::string(rank % 10 == 0 ? 5000 : 2000, 'g');
   }
   return calls;
 }
 
 std::string Overfull() {
-  verdict::NodeArrivals arrivals = FilledArrivals();
+  hangs::NodeArrivals arrivals = FilledArrivals();
   arrivals.groups[0].rows.assign(100, arrivals.groups[0].rows[0]);
-  arrivals.groups.assign(10, verdict::GroupArrivals(arrivals.groups[0]));
-  verdict::SayAborts aborts = FilledAborts();
-  aborts.report.last.assign(verdict::kSameCallsMax + 1, aborts.report.last[0]);
+  arrivals.groups.assign(10, hangs::GroupArrivals(arrivals.groups[0]));
+  hangs::SayAborts aborts = FilledAborts();
+  aborts.report.last.assign(hangs::kSameCallsMax + 1, aborts.report.last[0]);
   EndJob end{FilledOutcome()};
   end.outcome.failures.assign(kFailuresSent + 1, FilledFailure());
   InquiryAnswer answer = FilledAnswer();
   answer.status = absl::NotFoundError(std::string(kMaxTextBytes + 1, 'n'));
   answer.parts.assign(kInquiryPartsMax + 1, answer.parts[0]);
-  const auto word = [](const std::string& name, verdict::NodeWord value) {
+  const auto word = [](const std::string& name, hangs::NodeWord value) {
     return Print<proto::WatchWord>(name, value);
   };
   return absl::StrCat(
@@ -329,10 +329,10 @@ std::string Overfull() {
       Print<proto::Directive>("overfull end_job", FilledDirective(end)),
       Print<proto::InquiryAnswer>("overfull inquiry_answer", answer),
       word("overfull summary", OverfullSummary()), word("overfull details", OverfullDetails()),
-      word("overfull stacks", verdict::NodeStacks{6, Round(2), OverfullReports(), true}),
+      word("overfull stacks", hangs::NodeStacks{6, Round(2), OverfullReports(), true}),
       word("overfull last_calls", OverfullLastCalls()), word("overfull arrivals", arrivals),
-      Print<proto::WatchOrder>("overfull verdict", verdict::WatchOrder(OverfullVerdict())),
-      Print<proto::WatchOrder>("overfull aborts", verdict::WatchOrder(aborts)));
+      Print<proto::WatchOrder>("overfull verdict", hangs::WatchOrder(OverfullVerdict())),
+      Print<proto::WatchOrder>("overfull aborts", hangs::WatchOrder(aborts)));
 }
 
 constexpr char kFile[] = "link/wire_form.txt";
@@ -352,8 +352,8 @@ TEST(MessagesOnTheWire, AreMadeOfValuesThatStayAsTheyAre) {
   const FencedReport report = FilledReport();
   Encoded<proto::Report>(report);
   EXPECT_EQ(report, FilledReport());
-  const verdict::NodeSummary summary = FilledSummary();
-  Encoded<proto::WatchWord>(verdict::NodeWord(summary));
+  const hangs::NodeSummary summary = FilledSummary();
+  Encoded<proto::WatchWord>(hangs::NodeWord(summary));
   EXPECT_EQ(summary, FilledSummary());
   const Directive directive = FilledDirective(EndJob{FilledOutcome()});
   Encoded<proto::Directive>(directive);

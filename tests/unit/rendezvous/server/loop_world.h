@@ -40,7 +40,7 @@ inline AgentReport JoiningReport(uint64_t sequence = 1) {
 struct Heard {
   std::vector<Directive> directives;
   std::vector<StoreReply> replies;
-  std::vector<verdict::WatchOrder> orders;
+  std::vector<hangs::WatchOrder> orders;
   std::vector<std::string> downs;
   absl::Status fatal;
   int ups = 0;
@@ -51,7 +51,7 @@ struct Heard {
     return {
         .on_directive = [this](Directive d) { directives.push_back(std::move(d)); },
         .on_store_reply = [this](StoreReply r) { replies.push_back(std::move(r)); },
-        .on_watch_order = [this](verdict::WatchOrder order) { orders.push_back(std::move(order)); },
+        .on_watch_order = [this](hangs::WatchOrder order) { orders.push_back(std::move(order)); },
         .on_state =
             [this](bool up, std::string detail, absl::Status why) {
               is_up = up;

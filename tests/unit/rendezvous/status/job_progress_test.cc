@@ -5,12 +5,12 @@
 namespace muster::status {
 namespace {
 
-using verdict::StandingKind;
+using hangs::StandingKind;
 
 MonoTime At(double seconds) { return MonoTime::At(absl::Seconds(seconds)); }
 
-verdict::NodeSummary Standing(StandingKind kind, const std::string& text) {
-  verdict::NodeSummary summary;
+hangs::NodeSummary Standing(StandingKind kind, const std::string& text) {
+  hangs::NodeSummary summary;
   summary.standing = {.is_told = true, .kind = kind, .text = text, .age = absl::Seconds(2)};
   return summary;
 }
@@ -36,7 +36,7 @@ TEST(JobProgress, KnowsSinceWhenItStandsThoughItIsSaidAgain) {
 
 TEST(JobProgress, OfOneAmongSeveralNodesSaysNothingOfTheJob) {
   JobProgress progress;
-  verdict::NodeSummary summary = Standing(StandingKind::kVerdict, "rank 1 hangs");
+  hangs::NodeSummary summary = Standing(StandingKind::kVerdict, "rank 1 hangs");
   summary.standing.is_told = false;
   progress.OnSummary(Incarnation(1), summary, At(10));
   EXPECT_EQ(progress.standing().kind, StandingKind::kNone);
@@ -44,7 +44,7 @@ TEST(JobProgress, OfOneAmongSeveralNodesSaysNothingOfTheJob) {
 
 TEST(JobProgress, KeepsTheLongestSilenceOfANode) {
   JobProgress progress;
-  verdict::NodeSummary summary;
+  hangs::NodeSummary summary;
   summary.silent = {{.first_rank = 4, .silent_for = absl::Seconds(3)},
                     {.first_rank = 6, .silent_for = absl::Seconds(9)}};
   progress.OnSummary(Incarnation(1), summary, At(10));

@@ -18,8 +18,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-verdict::NodeSummary SummaryAt(int64_t step, int slowest_rank, int64_t slowest_step) {
-  verdict::NodeSummary summary{.round = Round(0)};
+hangs::NodeSummary SummaryAt(int64_t step, int slowest_rank, int64_t slowest_step) {
+  hangs::NodeSummary summary{.round = Round(0)};
   summary.progress = {.step = step,
                       .slowest_step = slowest_step,
                       .slowest_rank = slowest_rank,
@@ -130,7 +130,7 @@ TEST(MakeStatusPage, SaysWhoIsSilent) {
   CoreUnderTest job(Settings(1, 1));
   job.RunWith(1);
   JobProgress progress;
-  verdict::NodeSummary summary{.round = Round(0)};
+  hangs::NodeSummary summary{.round = Round(0)};
   summary.silent = {{.first_rank = 1, .silent_for = absl::Seconds(6)}};
   progress.OnSummary(Incarnation(1), summary, job.now);
   job.Advance(1, {1});
@@ -143,8 +143,8 @@ TEST(MakeStatusPage, OfAHangHasTheVerdict) {
   CoreUnderTest job(Settings(2, 2));
   job.RunWith(2);
   JobProgress progress;
-  verdict::SayVerdict say{.reason = "nothing has moved for 600 s"};
-  progress.OnOrders({verdict::OrderTo{Incarnation(1), say}}, job.now);
+  hangs::SayVerdict say{.reason = "nothing has moved for 600 s"};
+  progress.OnOrders({hangs::OrderTo{Incarnation(1), say}}, job.now);
   job.Advance(5, {1, 2});
   StatusPage page = PageOf(job, &progress);
   EXPECT_EQ(page.health.state, kHung);
@@ -162,11 +162,11 @@ TEST(MakeStatusPage, OfANoticeWaitsUntilItGoesOn) {
   CoreUnderTest job(Settings(2, 2));
   job.RunWith(2);
   JobProgress progress;
-  progress.OnOrders(
-      {verdict::OrderTo{Incarnation(1), verdict::SayNotice{.text = "rank 1 is late"}}}, job.now);
+  progress.OnOrders({hangs::OrderTo{Incarnation(1), hangs::SayNotice{.text = "rank 1 is late"}}},
+                    job.now);
   EXPECT_EQ(PageOf(job, &progress).health.state, kWaiting);
   EXPECT_EQ(PageOf(job, &progress).health.text, "rank 1 is late");
-  progress.OnOrders({verdict::OrderTo{Incarnation(1), verdict::SayRecovery{}}}, job.now);
+  progress.OnOrders({hangs::OrderTo{Incarnation(1), hangs::SayRecovery{}}}, job.now);
   EXPECT_EQ(PageOf(job, &progress).health.state, kHealthy);
 }
 

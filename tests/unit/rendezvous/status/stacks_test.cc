@@ -12,7 +12,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-verdict::RankReport Rank(int rank, const std::string& function) {
+hangs::RankReport Rank(int rank, const std::string& function) {
   return {.rank = rank, .pid = 100 + rank, .doing = "asleep", .frames = {function, "main"}};
 }
 
@@ -25,7 +25,7 @@ TEST(MakeStacks, MergesRanksThatAreAtTheSamePlace) {
 }
 
 TEST(MakeStacks, NeverIsLongerThanItMayBe) {
-  std::vector<verdict::RankReport> ranks;
+  std::vector<hangs::RankReport> ranks;
   for (int rank = 0; rank < 64; ++rank) {
     ranks.push_back(Rank(rank, absl::StrCat("function_", rank)));
     for (int i = 0; i < 46; ++i) ranks.back().frames.push_back(std::string(160, 'f'));

@@ -1,0 +1,41 @@
+// Where ranks wait for each other in a circle: which of them has closed it.
+//
+//   a rank went on to a collective without the send or receive for which another waits  -> that
+//   rank a rank is in a group's collective and not in the new_group that others are in        ->
+//   that rank two groups of the same ranks, used in opposite orders                       -> the
+//   fewer of them anything else                                                               ->
+//   nobody: all of them
+//
+// Pure. Cost: linear in the circle's ranks and the members of its groups.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "rendezvous/hangs/evidence/evidence_index.h"
+#include "rendezvous/hangs/evidence/stalls.h"
+
+namespace muster::hangs {
+
+struct Circle {
+  std::vector<int> ranks;   // indices, sorted
+  std::vector<int> stalls;  // into those of FindStalls
+};
+
+struct CircleBreak {
+  std::vector<int> culprits;  // indices; empty: all ranks of the circle are named
+  std::string words;          // what they did, beginning with them
+  // What the culprits have left out: a transfer (into `transfers`) or a stall; kNothing where they
+  // have called all of it, in another order.
+  int transfer = kNothing;
+  int stall = kNothing;
+  static constexpr int kNothing = -1;
+};
+
+CircleBreak FindBreak(const EvidenceIndex& index, const std::vector<Stall>& stalls,
+                      const std::vector<Transfer>& transfers, const Circle& circle);
+
+// "recv" for a send, "send" for a receive: what the other end of a transfer has to call.
+std::string AnswerTo(const Operation& transfer);
+
+}  // namespace muster::hangs
