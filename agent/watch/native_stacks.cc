@@ -3,13 +3,18 @@
 #include <cxxabi.h>
 #include <dirent.h>
 #include <elfutils/libdwfl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "agent/machine/descendants.h"
 #include "agent/watch/process_look.h"
 #include "agent/watch/process_modules.h"
 #include "rendezvous/hangs/evidence/incident_parts.h"
@@ -45,6 +50,7 @@ struct Walk {
   Dwfl* dwfl = nullptr;
   MonoTime deadline;
   std::vector<ThreadStack> threads;
+  std::vector<pid_t> held;  // for a moment, each
 };
 
 int TakeFrame(Dwfl_Frame* frame, void* argument) {
@@ -56,16 +62,29 @@ int TakeFrame(Dwfl_Frame* frame, void* argument) {
   Frames& frames = walk.threads.back().frames;
   frames.push_back(NameOf(walk.dwfl, is_call_site ? address : address - 1));
   return frames.size() < hangs::kStackFramesMax && MonoNow() < walk.deadline ? DWARF_CB_OK
-                                                                               : DWARF_CB_ABORT;
+                                                                             : DWARF_CB_ABORT;
 }
 
 int TakeThread(Dwfl_Thread* thread, void* argument) {
   Walk& walk = *static_cast<Walk*>(argument);
   if (walk.threads.size() >= kThreadsMax || MonoNow() >= walk.deadline) return DWARF_CB_ABORT;
-  walk.threads.push_back({.thread = dwfl_thread_tid(thread)});
+  walk.held.push_back(dwfl_thread_tid(thread));
+  walk.threads.push_back({.thread = walk.held.back()});
   dwfl_thread_getframes(thread, TakeFrame, argument);
   if (walk.threads.back().frames.empty()) walk.threads.pop_back();
   return DWARF_CB_OK;
+}
+
+// A thread that is killed while ptrace holds it stays until its tracer has waited for it, and its
+// process ends for nobody else before. Who lives, was let go. A child of this process is left to
+// its parent's wait.
+void LetGoOfTheDead(pid_t pid, const std::vector<pid_t>& held) {
+  const std::optional<ProcessInfo> process = ReadProcess(pid);
+  if (!process || process->parent == getpid()) return;
+  for (const pid_t thread : held) {
+    while (waitpid(thread, nullptr, __WALL | __WNOTHREAD) < 0 && errno == EINTR) {
+    }
+  }
 }
 
 // A thread in state D does not stop for ptrace before the kernel lets it go.
@@ -97,6 +116,7 @@ absl::StatusOr<std::vector<ThreadStack>> ReadStacks(pid_t pid, MonoTime deadline
   }
   Walk walk{.dwfl = dwfl, .deadline = deadline};
   dwfl_getthreads(dwfl, TakeThread, &walk);
+  LetGoOfTheDead(pid, walk.held);
   if (walk.threads.empty()) return absl::UnavailableError("none of its threads could be read");
   std::stable_sort(walk.threads.begin(), walk.threads.end(),
                    [pid](const ThreadStack& a, const ThreadStack& b) {

@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/watch/process_look.h"
+#include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/subprocess.h"
 
@@ -65,6 +67,31 @@ TEST_F(NativeStacks, LeaveAStoppedProcessStopped) {
 TEST_F(NativeStacks, AreNotToBeHadOfAProcessThatHasGone) {
   EXPECT_THAT(ReadStacks(1 << 30, MonoNow() + absl::Seconds(1)),
               StatusIs(absl::StatusCode::kUnavailable));
+}
+
+// Whether the kernel says that `tracer` holds the process.
+bool IsHeldBy(pid_t process, pid_t tracer) {
+  return absl::StrContains(testing::ReadFile(absl::StrCat("/proc/", process, "/status")),
+                           absl::StrCat("TracerPid:\t", tracer, "\n"));
+}
+
+TEST(NativeStacksOfTheDead, AreKeptFromNoParentByAReaderThatLivesOn) {
+  for (int i = 0; i < 5; ++i) {
+    const pid_t child = fork();
+    if (child == 0) LoadBatchForEver();
+    const pid_t reader = fork();
+    if (reader == 0) {
+      while (ReadStacks(child, MonoNow() + absl::Seconds(30)).ok()) {
+      }
+      LoadBatchForEver();
+    }
+    while (!IsHeldBy(child, reader)) {
+    }
+    kill(child, SIGKILL);
+    EXPECT_TRUE(WaitUntil([&] { return waitpid(child, nullptr, WNOHANG) == child; }));
+    kill(reader, SIGKILL);
+    waitpid(reader, nullptr, 0);
+  }
 }
 
 }  // namespace
