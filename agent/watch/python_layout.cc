@@ -19,63 +19,39 @@ absl::Status NotKnown(absl::string_view what) {
       absl::StrCat("cannot read the stack of ", what, "; Python 3.10 to 3.14 are supported"));
 }
 
-PythonLayout Layout310() {
-  return {.interpreters = 32,
-          .next_interpreter = 0,
-          .threads = 8,
-          .next_thread = 8,
-          .frame = 24,
-          .back = 24,
-          .code = 32,
-          .instruction = 96,
-          .file = 104,
-          .name = 112,
-          .first_line = 40,
-          .line_table = 120,
-          .lines = PythonLines::kDeltas,
-          .ascii_bytes = 48,
-          .other_bytes = 72};
-}
+const PythonLayout kLayout310 = {
+    .threads = {.interpreters = 32, .next_interpreter = 0, .first = 8, .next = 8, .frame = 24},
+    .frames = {.back = 24, .code = 32, .instruction = 96},
+    .code = {.file = 104,
+             .name = 112,
+             .first_line = 40,
+             .line_table = 120,
+             .lines = PythonLines::kDeltas},
+    .strings = {.ascii_bytes = 48, .other_bytes = 72}};
 
-PythonLayout Layout311() {
-  return {.interpreters = 40,
-          .next_interpreter = 0,
-          .threads = 16,
-          .next_thread = 8,
-          .native_id = 160,
-          .c_frame = 56,
-          .frame = 8,
-          .back = 48,
-          .code = 32,
-          .instruction = 56,
-          .file = 112,
-          .name = 120,
-          .first_line = 72,
-          .line_table = 136,
-          .instructions = 184,
-          .ascii_bytes = 48,
-          .other_bytes = 72};
-}
+const PythonLayout kLayout311 = {
+    .threads = {.interpreters = 40,
+                .next_interpreter = 0,
+                .first = 16,
+                .next = 8,
+                .native_id = 160,
+                .c_frame = 56,
+                .frame = 8},
+    .frames = {.back = 48, .code = 32, .instruction = 56},
+    .code = {.file = 112, .name = 120, .first_line = 72, .line_table = 136, .instructions = 184},
+    .strings = {.ascii_bytes = 48, .other_bytes = 72}};
 
-PythonLayout Layout312() {
-  return {.interpreters = 40,
-          .next_interpreter = 0,
-          .threads = 72,
-          .next_thread = 8,
-          .native_id = 144,
-          .c_frame = 56,
-          .frame = 0,
-          .back = 8,
-          .code = 0,
-          .instruction = 56,
-          .file = 112,
-          .name = 120,
-          .first_line = 68,
-          .line_table = 136,
-          .instructions = 192,
-          .ascii_bytes = 40,
-          .other_bytes = 56};
-}
+const PythonLayout kLayout312 = {
+    .threads = {.interpreters = 40,
+                .next_interpreter = 0,
+                .first = 72,
+                .next = 8,
+                .native_id = 144,
+                .c_frame = 56,
+                .frame = 0},
+    .frames = {.back = 8, .code = 0, .instruction = 56},
+    .code = {.file = 112, .name = 120, .first_line = 68, .line_table = 136, .instructions = 192},
+    .strings = {.ascii_bytes = 40, .other_bytes = 56}};
 
 // Where in _Py_DebugOffsets the tables of each kind of object begin; each begins with its size.
 struct OffsetTables {
@@ -108,22 +84,21 @@ absl::StatusOr<PythonLayout> LayoutByItself(PythonVersion version, const PythonO
       !AreOffsets(words, at.frame, at.code) || !AreOffsets(words, at.code, at.end)) {
     return NotKnown(name);
   }
-  return PythonLayout{.interpreters = words[at.runtime + 2],
-                      .next_interpreter = words[at.interpreter + 2],
-                      .threads = words[at.interpreter + 3],
-                      .next_thread = words[at.thread + 2],
-                      .native_id = words[at.thread + 6],
-                      .frame = words[at.thread + 4],
-                      .back = words[at.frame + 1],
-                      .code = words[at.frame + 2],
-                      .instruction = words[at.frame + 3],
-                      .file = words[at.code + 1],
-                      .name = words[at.code + 2],
-                      .first_line = words[at.code + 5],
-                      .line_table = words[at.code + 4],
-                      .instructions = words[at.code + 9],
-                      .ascii_bytes = 40,
-                      .other_bytes = 56};
+  return PythonLayout{.threads = {.interpreters = words[at.runtime + 2],
+                                  .next_interpreter = words[at.interpreter + 2],
+                                  .first = words[at.interpreter + 3],
+                                  .next = words[at.thread + 2],
+                                  .native_id = words[at.thread + 6],
+                                  .frame = words[at.thread + 4]},
+                      .frames = {.back = words[at.frame + 1],
+                                 .code = words[at.frame + 2],
+                                 .instruction = words[at.frame + 3]},
+                      .code = {.file = words[at.code + 1],
+                               .name = words[at.code + 2],
+                               .first_line = words[at.code + 5],
+                               .line_table = words[at.code + 4],
+                               .instructions = words[at.code + 9]},
+                      .strings = {.ascii_bytes = 40, .other_bytes = 56}};
 }
 
 // Pairs of bytes: for how many bytes of code, and how many lines further they are; -128: none.
@@ -197,11 +172,11 @@ std::string ToString(PythonVersion version) {
 absl::StatusOr<PythonLayout> LayoutOfPython(PythonVersion version, const PythonOffsets& offsets) {
   switch (version & kMinorMask) {
     case k310:
-      return Layout310();
+      return kLayout310;
     case k311:
-      return Layout311();
+      return kLayout311;
     case k312:
-      return Layout312();
+      return kLayout312;
     case k313:
     case k314:
       return LayoutByItself(version, offsets);

@@ -25,31 +25,45 @@ std::string ToString(PythonVersion version);
 // Lines by bytecode.
 enum class PythonLines { kDeltas /* 3.10 */, kLocations /* 3.11 on */ };
 
-struct PythonLayout {
-  // In _PyRuntime; of each interpreter.
-  uint64_t interpreters = 0;
+// Offsets on the way from _PyRuntime to the innermost frame of a thread.
+struct PythonThreads {
+  uint64_t interpreters = 0;  // in _PyRuntime; the next two in each interpreter
   uint64_t next_interpreter = 0;
-  uint64_t threads = 0;
-  // Offsets in each thread. Without `native_id` the first thread is the last in the list.
-  uint64_t next_thread = 0;
-  std::optional<uint64_t> native_id;
-  std::optional<uint64_t> c_frame;  // that holds `frame`; else the thread does
+  uint64_t first = 0;
+  uint64_t next = 0;                  // in each thread, as those that follow
+  std::optional<uint64_t> native_id;  // none: the main thread is the last in the list
+  std::optional<uint64_t> c_frame;    // that holds `frame`; none: the thread does
   uint64_t frame = 0;
-  // Offsets in a frame. `instruction` is a pointer, or where there are `kDeltas` an int that counts
-  // them.
+};
+
+// Offsets in a frame.
+struct PythonFrames {
   uint64_t back = 0;
   uint64_t code = 0;
-  uint64_t instruction = 0;
-  // Offsets in its code. `instructions`: where they begin, if `instruction` is a pointer.
+  uint64_t instruction = 0;  // a pointer, or where there are `kDeltas` an int that counts them
+};
+
+// Offsets in a code object.
+struct PythonCode {
   uint64_t file = 0;
   uint64_t name = 0;
   uint64_t first_line = 0;
   uint64_t line_table = 0;
-  uint64_t instructions = 0;
+  uint64_t instructions = 0;  // where they begin, if a frame's instruction is a pointer
   PythonLines lines = PythonLines::kLocations;
-  // Bytes of a string's header, before its characters.
+};
+
+// Bytes of a string's header, before its characters.
+struct PythonStrings {
   uint64_t ascii_bytes = 0;
   uint64_t other_bytes = 0;
+};
+
+struct PythonLayout {
+  PythonThreads threads;
+  PythonFrames frames;
+  PythonCode code;
+  PythonStrings strings;
 };
 
 // The same in all of them.

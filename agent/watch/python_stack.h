@@ -9,14 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "agent/watch/python_layout.h"
+#include "agent/watch/python_objects.h"
 
 namespace muster::agent {
-
-// Copies `size` bytes of a process; false: it has none there.
-using ReadMemory = absl::FunctionRef<bool(uint64_t address, void* into, size_t size)>;
 
 // "function at file:line" of its main thread, innermost first, hangs::kStackFramesMax at most;
 // empty where that executes no Python. One that moves meanwhile can give frames of two moments, or

@@ -99,7 +99,7 @@ PythonOffsets OffsetsOf313() {
 TEST(PythonLayouts, AreThoseThatThePythonItselfTells) {
   const auto layout = LayoutOfPython(0x030D00F0, OffsetsOf313());
   ASSERT_THAT(layout, IsOk());
-  EXPECT_EQ(layout->interpreters, 632);
+  EXPECT_EQ(layout->threads.interpreters, 632);
 }
 
 TEST(PythonLayouts, AreNotGuessed) {
