@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/words.h"
 
 namespace muster::agent {
 namespace {
@@ -12,19 +13,6 @@ namespace {
 constexpr int64_t kNameCharactersMax = 64;
 constexpr int64_t kPathCharactersMax = 1024;
 constexpr int64_t kLineTableBytesMax = 1 << 20;
-
-void AppendUtf8(uint32_t point, std::string& out) {
-  if (point < 0x80) {
-    out.push_back(static_cast<char>(point));
-    return;
-  }
-  const int following = point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
-  constexpr uint32_t kHeads[] = {0, 0xC0, 0xE0, 0xF0};
-  out.push_back(static_cast<char>(kHeads[following] | (point >> (6 * following))));
-  for (int i = following - 1; i >= 0; --i) {
-    out.push_back(static_cast<char>(0x80 | ((point >> (6 * i)) & 0x3F)));
-  }
-}
 
 }  // namespace
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -56,6 +55,19 @@ std::string ShowInvisible(absl::string_view text) {
     text.remove_prefix(num_bytes);
   }
   return shown;
+}
+
+void AppendUtf8(uint32_t code, std::string& out) {
+  if (code < 0x80) {
+    out.push_back(static_cast<char>(code));
+    return;
+  }
+  const int following = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+  constexpr uint32_t kHeads[] = {0, 0xC0, 0xE0, 0xF0};
+  out.push_back(static_cast<char>(kHeads[following] | (code >> (6 * following))));
+  for (int i = following - 1; i >= 0; --i) {
+    out.push_back(static_cast<char>(0x80 | ((code >> (6 * i)) & 0x3F)));
+  }
 }
 
 std::string NamesInWords(absl::Span<const std::string> names, int count) {

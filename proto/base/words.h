@@ -3,6 +3,7 @@
 // Threads: pure.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -24,6 +25,9 @@ inline constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";
 // `text` with the code of each character that nobody sees in its place: "<U+FEFF>". Blanks, tabs
 // and line ends stay, as does what is no UTF-8.
 std::string ShowInvisible(absl::string_view text);
+
+// Appends the character `code`, of Unicode, in UTF-8.
+void AppendUtf8(uint32_t code, std::string& out);
 
 // Rounded to what a person reads: "250ms", "6.3s", "12s", "10m0s" as "600s".
 std::string InWords(absl::Duration duration);

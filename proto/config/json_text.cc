@@ -25,19 +25,6 @@ constexpr size_t kMostShown = 40;
 
 using Kind = ConfigNode::Kind;
 
-void AppendUtf8(uint32_t code, std::string& out) {
-  if (code < 0x80) {
-    out += static_cast<char>(code);
-  } else if (code < 0x800) {
-    out += static_cast<char>(0xC0 | (code >> 6));
-    out += static_cast<char>(0x80 | (code & 0x3F));
-  } else {
-    out += static_cast<char>(0xE0 | (code >> 12));
-    out += static_cast<char>(0x80 | ((code >> 6) & 0x3F));
-    out += static_cast<char>(0x80 | (code & 0x3F));
-  }
-}
-
 // JSON's grammar: no plus in front, no leading zeros, digits on both sides of a point. Python's
 // reader knows NaN and Infinity too, which are no numbers of a configuration.
 bool IsNumber(absl::string_view text) {

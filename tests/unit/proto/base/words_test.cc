@@ -20,6 +20,12 @@ TEST(RanksInWords, CutsLongLists) {
   EXPECT_EQ(RanksInWords(even), "ranks 0, 2, 4, 6, 8, 10 and 94 more");
 }
 
+TEST(AppendUtf8, TakesOneToFourBytesForACharacter) {
+  std::string text;
+  for (const uint32_t code : {0x61u, 0xFCu, 0x20ACu, 0x1F40Du}) AppendUtf8(code, text);
+  EXPECT_EQ(text, "a\xC3\xBC\xE2\x82\xAC\xF0\x9F\x90\x8D");
+}
+
 TEST(ShowInvisible, NamesWhatNobodySees) {
   EXPECT_EQ(ShowInvisible("\xef\xbb\xbfhost\xc2\xa0slots=1\r"),
             "<U+FEFF>host<U+00A0>slots=1<U+000D>");
