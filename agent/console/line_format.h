@@ -17,6 +17,8 @@ namespace muster::agent {
 
 // The two console streams.
 enum class ConsoleStream { kStdout = 0, kStderr = 1 };
+inline constexpr ConsoleStream kConsoleStreams[] = {ConsoleStream::kStdout, ConsoleStream::kStderr};
+inline size_t Index(ConsoleStream stream) { return static_cast<size_t>(stream); }
 
 // An unfinished line longer than this is given out in pieces, so that memory is bounded.
 inline constexpr size_t kLineBytesMax = 1024 * 1024;

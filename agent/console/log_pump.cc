@@ -1,7 +1,5 @@
 #include "agent/console/log_pump.h"
 
-#include <sys/stat.h>
-
 #include <cerrno>
 #include <initializer_list>
 #include <utility>
@@ -44,49 +42,20 @@ absl::Status NotAnswering(const std::string& directory, absl::Duration waited) {
       ": its file system does not answer; choose another place with --log_dir"));
 }
 
-bool AreOneFile(int a, int b) {
-  struct stat info_a, info_b;
-  return ::fstat(a, &info_a) == 0 && ::fstat(b, &info_b) == 0 && info_a.st_dev == info_b.st_dev &&
-         info_a.st_ino == info_b.st_ino;
-}
-
 }  // namespace
-
-void CloseFile(std::optional<OutputFile>& file) {
-  if (file) file->Close();
-  file.reset();
-}
-
-LogPump::State::Console::Console(asio::io_context& loop, ConsoleWriter::Options output,
-                                 ConsoleOptions its_options)
-    : fd(output.fd),
-      is_terminal(IsTerminal(fd)),
-      is_screen(IsScreen(fd)),
-      writer(loop, std::move(output)),
-      options(std::move(its_options)) {
-  MakeLayout(kind);
-}
 
 LogPump::State::State(asio::io_context& event_loop, LogPumpOptions pump_options)
     : options(std::move(pump_options)),
       folder(options.run_directory, options.topmost_directory),
       loop(event_loop),
+      consoles(loop, options.console_stdout, options.console_stderr,
+               {.host = options.host,
+                .partial_line_wait = options.partial_line_wait,
+                .fold = options.logs.fold,
+                .fold_window = options.fold_window},
+               [this] { ResumeReading(); }),
       aside(loop, files),
-      timer(loop),
-      buffer(kReadBytes, '\0') {
-  const ConsoleOptions layout{.host = options.host,
-                              .partial_line_wait = options.partial_line_wait,
-                              .fold = options.logs.fold,
-                              .fold_window = options.fold_window};
-  const auto add = [&](int fd, const char* name) {
-    const ConsoleWriter::Options output{fd, name, [this] { ResumeReading(); }};
-    consoles.push_back(std::make_unique<Console>(loop, output, layout));
-  };
-  add(options.console_stdout, "standard output");
-  if (AreOneFile(options.console_stdout, options.console_stderr)) return;
-  add(options.console_stderr, "standard error");
-  console_index = {0, 1};
-}
+      buffer(kReadBytes, '\0') {}
 
 LogPump::LogPump(asio::io_context& loop, LogPumpOptions options)
     : state_(std::make_unique<State>(loop, std::move(options))) {}
@@ -100,7 +69,7 @@ void LogPump::OpenAttempt(int attempt, const std::vector<PumpedWorker>& workers,
   }
   CloseAttempt(kept);
   State& state = *state_;
-  state.attempt_directory = absl::StrCat(state.options.run_directory, "/attempt_", attempt);
+  state.attempt.Begin(absl::StrCat(state.options.run_directory, "/attempt_", attempt));
   state.ReplaceWorkers(workers);
   std::vector<State::WorkerPlan> plans = state.PlanWorkers(workers);
   const State::LogPaths paths = state.ListPaths(plans);
@@ -113,7 +82,7 @@ void LogPump::OpenAttempt(int attempt, const std::vector<PumpedWorker>& workers,
       [this, at_most, opening = state.opening, kept, plans = std::move(plans),
        on_open = std::move(on_open)](std::optional<Made> made) mutable {
         if (opening != state_->opening) return;  // closed meanwhile
-        if (!made) made = NotAnswering(state_->attempt_directory, at_most);
+        if (!made) made = NotAnswering(state_->attempt.directory(), at_most);
         absl::StatusOr<std::vector<WorkerStreams>> streams =
             made->ok() ? state_->OpenWorkers(plans, **std::move(made)) : made->status();
         if (!streams.ok()) CloseAttempt(kept);
@@ -164,10 +133,8 @@ void LogPump::CloseAttempt(const std::vector<LocalRank>& kept) {
       state.CloseWorker(*worker);
     }
   }
-  for (std::optional<OutputFile>& file : state.filtered_files) {
-    if (!any_open) CloseFile(file);
-  }
-  CloseFile(state.hook_file);
+  if (!any_open) state.attempt.CloseFiltered();
+  state.attempt.CloseHook();
   state.workers_ends.Clear();
 }
 
@@ -202,10 +169,10 @@ void LogPump::TakeLastWords(LocalRank local_rank, absl::Duration at_most,
       });
 }
 
-UniqueFd LogPump::TakeHookOutput() { return state_->hook_file->TakeDescriptor(); }
+UniqueFd LogPump::TakeHookOutput() { return state_->attempt.hook().TakeDescriptor(); }
 
 void LogPump::TakeHookWords(absl::Duration at_most, absl::AnyInvocable<void(std::string)> then) {
-  const FileTail file = {state_->hook_file->path(), state_->hook_file->start_offset()};
+  const FileTail file = {state_->attempt.hook().path(), state_->attempt.hook().start_offset()};
   state_->aside.Run<std::string>(
       at_most, [file] { return JoinOutput({file.Read()}); },
       [then = std::move(then)](std::optional<std::string> words) mutable {
@@ -214,14 +181,12 @@ void LogPump::TakeHookWords(absl::Duration at_most, absl::AnyInvocable<void(std:
 }
 
 void LogPump::PrintLine(const std::string& line) {
-  state_->console_of(ConsoleStream::kStderr).layout->PrintLine(line, MonoNow());
+  state_->consoles.of(ConsoleStream::kStderr).layout->PrintLine(line, MonoNow());
   state_->WriteOut();
 }
 
 void LogPump::OnWindowSize() {
-  for (const std::unique_ptr<State::Console>& console : state_->consoles) {
-    if (console->is_terminal) console->layout->Resize(GetWindowSize(console->fd));
-  }
+  state_->consoles.Resize();
   state_->ResizeTerminals();
 }
 
@@ -236,10 +201,8 @@ void LogPump::ReturnToTerminal() {
 
 bool LogPump::FlushConsole(absl::Duration at_most) {
   const MonoTime deadline = MonoNow() + at_most;
-  bool all = state_->files->Flush(at_most);
-  for (const std::unique_ptr<State::Console>& console : state_->consoles)
-    all = console->writer.Flush(deadline - MonoNow()) && all;
-  return all;
+  const bool all = state_->files->Flush(at_most);
+  return state_->consoles.Flush(deadline - MonoNow()) && all;
 }
 
 void LogPump::RemoveRunIfUnused(absl::Duration at_most, absl::AnyInvocable<void()> then) {

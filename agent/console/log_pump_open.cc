@@ -21,10 +21,6 @@ namespace {
 constexpr int kPipeBytes = 256 * 1024;
 constexpr int kWorkerColumnsMin = 10;
 
-const char* FileName(ConsoleStream stream) {
-  return stream == ConsoleStream::kStdout ? "stdout.log" : "stderr.log";
-}
-
 }  // namespace
 
 std::string ErrorFileIn(const std::string& worker_directory) {
@@ -32,16 +28,12 @@ std::string ErrorFileIn(const std::string& worker_directory) {
 }
 
 std::string LogPump::State::LogFileOf(const Worker& worker, ConsoleStream stream) {
-  return absl::StrCat(worker.directory, "/", FileName(stream));
-}
-
-std::string LogPump::State::FilteredPath(ConsoleStream stream) const {
-  return absl::StrCat(attempt_directory, "/filtered_", FileName(stream));
+  return absl::StrCat(worker.directory, "/", LogFileName(stream));
 }
 
 LogPump::State::LogPaths LogPump::State::ListPaths(const std::vector<WorkerPlan>& plans) const {
   LogPaths paths;
-  paths.directories.push_back(attempt_directory);
+  paths.directories.push_back(attempt.directory());
   for (size_t i = 0; i < plans.size(); ++i) {
     if (plans[i].who.is_kept) continue;
     paths.directories.push_back(workers[i]->directory);
@@ -53,10 +45,10 @@ LogPump::State::LogPaths LogPump::State::ListPaths(const std::vector<WorkerPlan>
   for (const ConsoleStream stream : kConsoleStreams) {
     const bool is_filtered = absl::c_any_of(
         plans, [&](const WorkerPlan& plan) { return plan.routes[Index(stream)].to_filtered; });
-    if (is_filtered) paths.files.push_back(FilteredPath(stream));
+    if (is_filtered) paths.files.push_back(attempt.FilteredPath(stream));
   }
-  if (options.has_hook) paths.files.push_back(HookPath());
-  if (!options.logs.log_dir.empty()) paths.about = {AboutPath(), About(plans)};
+  if (options.has_hook) paths.files.push_back(attempt.HookPath());
+  if (!options.logs.log_dir.empty()) paths.about = {attempt.AboutPath(), About(plans)};
   return paths;
 }
 
@@ -99,20 +91,10 @@ absl::StatusOr<std::vector<WorkerStreams>> LogPump::State::OpenWorkers(
     MUSTER_RETURN_IF_ERROR(OpenWorker(*workers[i], files, streams[i]));
   }
   FollowKept(plans);
-  OpenShared(files);
+  attempt.Open(files);
   LayOutConsoles();
   PlaceInput();
   return streams;
-}
-
-void LogPump::State::OpenShared(OpenFiles& files) {
-  for (const ConsoleStream stream : kConsoleStreams) {
-    std::optional<OutputFile>& file = filtered_files[Index(stream)];
-    CloseFile(file);
-    const auto found = files.find(FilteredPath(stream));
-    if (found != files.end()) file = std::move(found->second);
-  }
-  if (options.has_hook) hook_file = std::move(files.at(HookPath()));
 }
 
 absl::Status LogPump::State::OpenWorker(Worker& worker, OpenFiles& files, WorkerStreams& out) {
@@ -152,7 +134,7 @@ absl::Status LogPump::State::OpenStream(Worker& worker, ConsoleStream stream, Op
 bool LogPump::State::ShareTerminal(Worker& worker, WorkerStreams& out) {
   const WorkerStream& first = worker.streams[Index(ConsoleStream::kStdout)];
   const WorkerStream& second = worker.streams[Index(ConsoleStream::kStderr)];
-  const bool alike = consoles.size() == 1 && first.route == second.route &&
+  const bool alike = consoles.all().size() == 1 && first.route == second.route &&
                      !first.route.to_filtered && first.prefix == second.prefix;
   if (!alike || TerminalOf(worker) == nullptr) return false;
   out.stderr_fd.reset(::fcntl(out.stdout_fd.get(), F_DUPFD_CLOEXEC, 3));
@@ -225,14 +207,13 @@ void LogPump::State::PlaceInput() {
                           only->streams[Index(ConsoleStream::kStdout)].route.to_console;
   Pipe* const terminal = takes_keys ? TerminalOf(*only) : nullptr;
   if (terminal == nullptr) return input.reset();
-  if (input && input_pipe == terminal->id) return;
+  if (input && input->worker() == terminal->end.native_handle()) return;
   input.emplace(loop, options.console_stdin, terminal->end.native_handle());
-  input_pipe = terminal->id;
 }
 
 WindowSize LogPump::State::WorkerWindow(const Worker& worker, ConsoleStream stream) {
   const WorkerStream& state = worker.streams[Index(stream)];
-  WindowSize size = GetWindowSize(console_of(stream).fd);
+  WindowSize size = GetWindowSize(consoles.of(stream).fd);
   if (!state.route.has_prefix) return size;
   size.columns = std::max(kWorkerColumnsMin, size.columns - ColumnsOf(state.prefix));
   return size;

@@ -17,7 +17,7 @@ constexpr char kDefaultRole[] = "default";  // torchrun's; not a role that was g
 }  // namespace
 
 ConsoleFacts LogPump::State::FactsOf(ConsoleStream stream) {
-  return {.is_terminal = console_of(stream).is_terminal,
+  return {.is_terminal = consoles.of(stream).is_terminal,
           .has_role = options.role != kDefaultRole,
           .ranks_may_change = options.keeps_workers};
 }
@@ -36,7 +36,7 @@ void LogPump::State::ReplaceWorkers(const std::vector<PumpedWorker>& who) {
     }
     auto worker = std::make_unique<Worker>();
     worker->who = one;
-    worker->directory = absl::StrCat(attempt_directory, "/", one.local_rank.value());
+    worker->directory = absl::StrCat(attempt.directory(), "/", one.local_rank.value());
     workers.push_back(std::move(worker));
   }
 }
@@ -83,13 +83,13 @@ void LogPump::State::FollowKept(const std::vector<WorkerPlan>& plans) {
 }
 
 void LogPump::State::LayOutConsoles() {
-  for (const std::unique_ptr<Console>& console : consoles) {
+  for (const std::unique_ptr<Console>& console : consoles.all()) {
     std::set<Rank> ranks;
     bool has_prefixes = false;
     for (const std::unique_ptr<Worker>& worker : workers) {
       for (const ConsoleStream stream : kConsoleStreams) {
         const StreamRoute& route = worker->streams[Index(stream)].route;
-        if (&console_of(stream) != console.get() || !route.to_console) continue;
+        if (&consoles.of(stream) != console.get() || !route.to_console) continue;
         ranks.insert(worker->who.rank);
         has_prefixes = has_prefixes || route.has_prefix;
       }
@@ -123,25 +123,10 @@ void LogPump::State::LayOut(Console& console, Console::Kind kind, int num_ranks)
   }
 }
 
-void LogPump::State::Console::MakeLayout(Kind its_kind) {
-  kind = its_kind;
-  switch (kind) {
-    case Kind::kPlain:
-      layout = MakePlainLayout(options);
-      return;
-    case Kind::kTerminal:
-      layout = MakeTerminalLayout(options, GetWindowSize(fd));
-      return;
-    case Kind::kPassThrough:
-      layout = MakePassThroughLayout();
-      return;
-  }
-}
-
 // As the route of its stream, which may be another now, has it.
 void LogPump::State::Show(Pipe& pipe) {
   const WorkerStream& its = pipe.worker->streams[Index(pipe.stream)];
-  ConsoleLayout& layout = *console_of(pipe.stream).layout;
+  ConsoleLayout& layout = *consoles.of(pipe.stream).layout;
   const ConsoleSource source{pipe.id, pipe.worker->who.rank,
                              its.route.has_prefix ? its.prefix : ""};
   const bool was_shown = std::exchange(pipe.is_shown, its.route.to_console);

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <array>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "agent/console/console_layout.h"
-#include "agent/console/console_writer.h"
+#include "agent/console/attempt_files.h"
+#include "agent/console/consoles.h"
 #include "agent/console/line_format.h"
 #include "agent/console/log_pump.h"
 #include "agent/console/output_file.h"
@@ -24,17 +23,10 @@
 #include "agent/process/aside.h"
 #include "agent/process/parked_descriptors.h"
 #include "asio/posix/stream_descriptor.hpp"
-#include "asio/steady_timer.hpp"
-#include "proto/base/mono_time.h"
 
 namespace muster::agent {
 
-inline constexpr ConsoleStream kConsoleStreams[] = {ConsoleStream::kStdout, ConsoleStream::kStderr};
-inline size_t Index(ConsoleStream stream) { return static_cast<size_t>(stream); }
-
 std::string ErrorFileIn(const std::string& worker_directory);
-// If there is one; then there is none.
-void CloseFile(std::optional<OutputFile>& file);
 
 struct LogPump::State {
   // One of the two streams of a worker.
@@ -76,27 +68,10 @@ struct LogPump::State {
     std::string filter_line;  // of a line that came in several pieces; at most kLineBytesMax
   };
 
-  // Where workers' lines and ours meet: standard output, standard error, or one for both if they
-  // are one file.
-  struct Console {
-    enum class Kind { kPlain, kTerminal, kPassThrough };
-    Console(asio::io_context& loop, ConsoleWriter::Options output, ConsoleOptions options);
-    void MakeLayout(Kind its_kind);
-
-    const int fd;
-    const bool is_terminal;
-    const bool is_screen;  // a terminal in which drawing has a sense
-    ConsoleWriter writer;
-    const ConsoleOptions options;
-    Kind kind = Kind::kPlain;
-    std::unique_ptr<ConsoleLayout> layout;
-  };
-
   State(asio::io_context& loop, LogPumpOptions options);
 
-  Console& console_of(ConsoleStream stream) { return *consoles[console_index[Index(stream)]]; }
   bool IsOn(const Console& console, const Pipe& pipe) {
-    return &console_of(pipe.stream) == &console;
+    return &consoles.of(pipe.stream) == &console;
   }
   ConsoleFacts FactsOf(ConsoleStream stream);
   void LayOutConsoles();
@@ -114,22 +89,17 @@ struct LogPump::State {
   struct LogPaths {
     std::vector<std::string> directories;
     std::vector<std::string> files;
-    std::optional<std::pair<std::string, std::string>> about;  // AboutPath() and its text
+    std::optional<std::pair<std::string, std::string>> about;  // a path and its text
   };
   LogPaths ListPaths(const std::vector<WorkerPlan>& plans) const;
   static std::string LogFileOf(const Worker& worker, ConsoleStream stream);
-  std::string HookPath() const { return attempt_directory + "/hook.log"; }
-  // Whose logs these are, for who finds those of all nodes in one place; with --log_dir alone.
-  std::string AboutPath() const { return attempt_directory + "/node.json"; }
   std::string About(const std::vector<WorkerPlan>& plans) const;
-  std::string FilteredPath(ConsoleStream stream) const;
   // By path. Runs aside.
   using OpenFiles = std::map<std::string, OutputFile>;
   static absl::StatusOr<OpenFiles> MakeFiles(const LogFolder& folder, const LogPaths& paths,
                                              const std::shared_ptr<FileWriter>& writer);
   absl::StatusOr<std::vector<WorkerStreams>> OpenWorkers(const std::vector<WorkerPlan>& plans,
                                                          OpenFiles files);
-  void OpenShared(OpenFiles& files);
   absl::Status OpenWorker(Worker& worker, OpenFiles& files, WorkerStreams& out);
   absl::Status OpenStream(Worker& worker, ConsoleStream stream, OpenFiles& files,
                           WorkerStreams& out);
@@ -156,9 +126,6 @@ struct LogPump::State {
   void EndFilterLine(Pipe& pipe);
   void WriteOut();
 
-  void ArmTimer();
-  void OnTimer();
-
   const Worker* FindWorker(LocalRank local_rank) const;
   std::vector<int> PipesOf(LocalRank local_rank) const;
 
@@ -167,25 +134,17 @@ struct LogPump::State {
   const LogFolder folder;
   asio::io_context& loop;
   // Loop thread only.
-  std::vector<std::unique_ptr<Console>> consoles;  // one or two
-  std::array<size_t, 2> console_index{};           // of each stream
+  Consoles consoles;
   std::vector<std::unique_ptr<Worker>> workers;
   const std::shared_ptr<FileWriter> files = std::make_shared<FileWriter>();
   Aside aside;
   uint64_t opening = 0;  // the attempt that is being opened, or that was last; grows
-  // While another attempt is being opened, those of the last one, for kept workers.
-  std::array<std::optional<OutputFile>, 2> filtered_files;
-  std::optional<OutputFile> hook_file;
-  std::string attempt_directory;
+  AttemptFiles attempt;  // while another is being opened, kept workers' filtered lines go on
   std::map<int, Pipe> pipes;
   ParkedDescriptors workers_ends;  // of the streams, until they are taken
   int next_pipe_id = 0;
   std::optional<TerminalInput> input;  // of the only worker; goes before its pipe
-  int input_pipe = -1;
-  asio::steady_timer timer;
-  MonoTime timer_at = MonoTime::InfiniteFuture();
   std::string buffer;                  // for read(2)
-  std::array<std::string, 2> matched;  // formatted, not yet written to the filtered files
   const std::shared_ptr<bool> alive =
       std::make_shared<bool>(true);  // late completions look whether it is still there
 };

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,7 +32,7 @@ void LogPump::State::OnReadable(int id) {
   if (found == pipes.end()) return;
   Pipe& pipe = found->second;
   pipe.is_waiting = false;
-  if (pipe.is_shown && console_of(pipe.stream).writer.is_congested())
+  if (pipe.is_shown && consoles.of(pipe.stream).writer.is_congested())
     return;  // ResumeReading goes on
   if (Read(pipe, kTurnBytes)) {
     WaitFor(pipe);
@@ -57,7 +56,7 @@ bool LogPump::State::Read(Pipe& pipe, size_t bytes_max) {
     bytes_max -= got;
     // A pipe has given all that it had; a terminal gives one page at a time.
     if (!pipe.is_terminal && static_cast<size_t>(got) < buffer.size()) return true;
-    if (console_of(pipe.stream).writer.is_congested()) return true;
+    if (consoles.of(pipe.stream).writer.is_congested()) return true;
   }
   return true;
 }
@@ -69,7 +68,7 @@ void LogPump::State::Deliver(Pipe& pipe, absl::string_view bytes) {
   if (stream.route.to_filtered) {
     pipe.filter_cutter.Append(bytes, [&](const LinePiece& piece) { Filter(pipe, piece); });
   }
-  if (pipe.is_shown) console_of(pipe.stream).layout->Append(pipe.id, bytes, MonoNow());
+  if (pipe.is_shown) consoles.of(pipe.stream).layout->Append(pipe.id, bytes, MonoNow());
   WriteOut();
 }
 
@@ -86,7 +85,7 @@ void LogPump::State::Filter(Pipe& pipe, const LinePiece& piece) {
   }
   if (MatchesAnyFilter(line, filters)) {
     const std::string& prefix = pipe.worker->streams[Index(pipe.stream)].prefix;
-    absl::StrAppend(&matched[Index(pipe.stream)], prefix, line, "\n");
+    attempt.AddFiltered(pipe.stream, prefix, line);
   }
   pipe.filter_line.clear();
 }
@@ -95,38 +94,9 @@ void LogPump::State::EndFilterLine(Pipe& pipe) {
   pipe.filter_cutter.Finish([&](const LinePiece& piece) { Filter(pipe, piece); });
 }
 
-// Takes each batch out first: a failed write is logged, and our own log line comes back here
-// through PrintLine.
 void LogPump::State::WriteOut() {
-  for (const ConsoleStream stream : kConsoleStreams) {
-    const size_t i = Index(stream);
-    const std::string matched_now = std::exchange(matched[i], {});
-    if (!matched_now.empty() && filtered_files[i]) filtered_files[i]->Append(matched_now);
-  }
-  for (const std::unique_ptr<Console>& console : consoles) {
-    const std::string batch = console->layout->TakeOutput();
-    if (!batch.empty()) console->writer.Write(batch);
-  }
-  ArmTimer();
-}
-
-void LogPump::State::ArmTimer() {
-  MonoTime deadline = MonoTime::InfiniteFuture();
-  for (const std::unique_ptr<Console>& console : consoles)
-    deadline = Min(deadline, console->layout->NextDeadline());
-  if (deadline >= timer_at) return;
-  timer_at = deadline;
-  timer.expires_after(
-      absl::ToChronoNanoseconds(std::max(deadline - MonoNow(), absl::ZeroDuration())));
-  timer.async_wait([this, alive = std::weak_ptr<bool>(alive)](const asio::error_code& error) {
-    if (!error && !alive.expired()) OnTimer();
-  });
-}
-
-void LogPump::State::OnTimer() {
-  timer_at = MonoTime::InfiniteFuture();
-  for (const std::unique_ptr<Console>& console : consoles) console->layout->Tick(MonoNow());
-  WriteOut();
+  attempt.WriteOut();
+  consoles.WriteOut();
 }
 
 // Bounded by what the pipe holds at the start, so that a descendant that keeps writing cannot keep
@@ -149,9 +119,9 @@ void LogPump::State::Drain(int id) {
 
 void LogPump::State::EndStream(int id) {
   Pipe& pipe = pipes.at(id);
-  if (input_pipe == id) input.reset();
+  if (input && input->worker() == pipe.end.native_handle()) input.reset();
   EndFilterLine(pipe);
-  if (pipe.is_shown) console_of(pipe.stream).layout->End(id, MonoNow());
+  if (pipe.is_shown) consoles.of(pipe.stream).layout->End(id, MonoNow());
   WriteOut();
   pipes.erase(id);
 }

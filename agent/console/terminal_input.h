@@ -36,6 +36,8 @@ class TerminalInput {
   // The modes of `terminal` for people, also where others have changed them; for the worker's own.
   static bool ReadModes(int terminal, termios* modes);
 
+  int worker() const { return worker_; }
+
  private:
   bool IsForeground() const;
   void TakeTerminal();
