@@ -1,7 +1,6 @@
 #include "agent/torch_store/request.h"
 
 #include <cstring>
-#include <iterator>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -31,7 +30,6 @@ constexpr Layout kLayouts[] = {
     {C::kCheck, "CHECK", "*k"},
     {C::kWait, "WAIT", "*k"},
     {C::kGetNumKeys, "GETNUMKEYS", ""},
-    {C::kWatchKey, "WATCH_KEY", "k"},
     {C::kDeleteKey, "DELETE_KEY", "k"},
     {C::kAppend, "APPEND", "kv"},
     {C::kMultiGet, "MULTI_GET", "*k"},
@@ -45,15 +43,6 @@ constexpr Layout kLayouts[] = {
     {C::kBarrier, "BARRIER", "kn"},
     {C::kIdentify, "IDENTIFY", "*nn"},
 };
-
-// By the byte that stands for them. With VALIDATE (byte 0, read as the opening):
-constexpr C kValidated[] = {
-    C::kSet,        C::kCompareSet, C::kGet,      C::kAdd,      C::kCheck,    C::kWait,
-    C::kGetNumKeys, C::kDeleteKey,  C::kAppend,   C::kMultiGet, C::kMultiSet, C::kCancelWait,
-    C::kPing,       C::kQueuePush,  C::kQueuePop, C::kQueueLen, C::kListKeys, C::kBarrier};
-// Without it, from byte 0: PyTorch 1 and 2.0. PyTorch 2.1 differs from kWatchKey on.
-constexpr C kBare[] = {C::kSet,  C::kCompareSet, C::kGet,      C::kAdd,      C::kCheck,
-                       C::kWait, C::kGetNumKeys, C::kWatchKey, C::kDeleteKey};
 
 const Layout& LayoutOf(StoreCommand command) { return kLayouts[static_cast<size_t>(command)]; }
 
@@ -157,10 +146,12 @@ absl::StatusOr<bool> ReadFields(Cursor& cursor, absl::string_view fields, TorchR
   return true;
 }
 
+uint8_t ByteOf21(StoreCommand command) { return static_cast<uint8_t>(command); }
+
 std::optional<StoreCommand> ValidatedCommand(uint8_t byte) {
   if (byte == kIdentifyByte) return C::kIdentify;
-  if (byte == kValidateByte || byte > std::size(kValidated)) return std::nullopt;
-  return kValidated[byte - 1];
+  if (byte == kValidateByte || byte > ByteOf21(C::kBarrier) + 1) return std::nullopt;
+  return static_cast<C>(byte - 1);
 }
 
 }  // namespace
@@ -211,8 +202,6 @@ absl::StatusOr<std::optional<TorchRequest>> RequestReader::Next() {
   Cursor again(Unread().substr(1));
   MUSTER_RETURN_IF_ERROR(ReadFields(again, fields, &request).status());
   Consume(1 + cursor.position());
-  has_asked_ = true;
-  if (*command == C::kWatchKey) watches_ = true;
   return request;
 }
 
@@ -220,29 +209,20 @@ std::optional<StoreCommand> RequestReader::NextCommand() {
   return framing_ == Framing::kValidated ? ValidatedCommand(Unread()[0]) : NextBareCommand();
 }
 
-// PyTorch 2.1 numbers what follows GETNUMKEYS in another way than its predecessors. A client that
-// watches keys does nothing else with its connection; one that deletes a key waits for the reply,
-// so bytes behind the key are a value to append. Source: README.md, "PyTorch 1 to 2.1".
+// Up to PyTorch 2.0, DELETE_KEY has the number of 2.1's APPEND. A client that deletes a key waits
+// for the reply, so bytes behind the key are a value to append. Source: README.md, "PyTorch 1 to
+// 2.1".
 std::optional<StoreCommand> RequestReader::NextBareCommand() {
-  constexpr uint8_t kWatchOrDelete = 7, kDeleteOrAppend = 8, kFirstOf21 = 9;
-  constexpr C kOf21[] = {C::kMultiGet, C::kMultiSet, C::kCancelWait};
   const uint8_t byte = Unread()[0];
-  if (byte >= kFirstOf21) {
-    if (byte - kFirstOf21 >= static_cast<int>(std::size(kOf21))) return std::nullopt;
-    is_of_2_1_ = true;
-    return kOf21[byte - kFirstOf21];
-  }
-  if (byte == kWatchOrDelete) {
-    if (has_asked_ && !watches_) is_of_2_1_ = true;
-    return is_of_2_1_ || (!watches_ && !may_watch_) ? C::kDeleteKey : C::kWatchKey;
-  }
-  if (byte == kDeleteOrAppend) {
+  if (byte > ByteOf21(C::kCancelWait)) return std::nullopt;
+  if (byte == ByteOf21(C::kAppend) && !is_of_2_1_) {
     Cursor cursor(Unread().substr(1));
     const auto key = ReadField(cursor, 'k', nullptr);
-    if (key.ok() && *key && 1 + cursor.position() < Unread().size()) is_of_2_1_ = true;
-    if (is_of_2_1_) return C::kAppend;
+    is_of_2_1_ = key.ok() && *key && 1 + cursor.position() < Unread().size();
+    return is_of_2_1_ ? C::kAppend : C::kDeleteKey;
   }
-  return kBare[byte];
+  is_of_2_1_ = is_of_2_1_ || byte > ByteOf21(C::kGetNumKeys);
+  return static_cast<C>(byte);
 }
 
 // A key so long that its length reads as the magic number is refused anyway, so the two framings

@@ -16,6 +16,7 @@
 
 namespace muster::agent {
 
+// In the order of the protocol's bytes: from 0 in PyTorch 2.1, from 1 behind VALIDATE.
 enum class StoreCommand : uint8_t {
   kSet,
   kCompareSet,
@@ -24,7 +25,6 @@ enum class StoreCommand : uint8_t {
   kCheck,
   kWait,
   kGetNumKeys,
-  kWatchKey,  // PyTorch 1 and 2.0 only
   kDeleteKey,
   kAppend,
   kMultiGet,
@@ -80,15 +80,6 @@ class RequestReader {
 
   // Whether it began without VALIDATE.
   bool is_bare() const { return framing_ == Framing::kBare; }
-  // Whether at least one whole request has come.
-  bool has_asked() const { return has_asked_; }
-  // Whether it is known for certain to be PyTorch 2.1's.
-  bool is_of_2_1() const { return is_of_2_1_; }
-
-  // What is known of a client without VALIDATE before its first command (see bare_clients.h): that
-  // it is PyTorch 2.1's; that it is not the second connection of a store, which watches keys.
-  void AssumeIsOf21() { is_of_2_1_ = true; }
-  void AssumeNeverWatches() { may_watch_ = false; }
   size_t buffered_bytes() const { return buffer_.size() - start_; }
 
  private:
@@ -107,9 +98,6 @@ class RequestReader {
   size_t start_ = 0;   // of what has not been consumed
   size_t wanted_ = 1;  // no whole request before that many bytes are unread
   Framing framing_ = Framing::kUnknown;
-  bool has_asked_ = false;  // at least one whole request
-  bool may_watch_ = true;   // as its first command
-  bool watches_ = false;    // has done so, and does nothing else
   bool is_of_2_1_ = false;  // a bare command came that PyTorch 2.1 alone has
 };
 

@@ -17,7 +17,6 @@ namespace {
 // Answers of one byte. Source: README.md, "Replies".
 constexpr char kReady = 0, kNotReady = 1;
 constexpr char kStopWaiting = 0, kWaitCanceled = 1;
-constexpr uint8_t kUpdated = 0, kCreated = 1, kDeleted = 2, kWatching = 3;
 
 constexpr size_t kOverheadBytes = 64;  // of an entry, besides its bytes
 constexpr size_t kAllWaiters = std::numeric_limits<size_t>::max();
@@ -42,7 +41,6 @@ std::string Number(T value) {
 size_t SizeOf(const std::string& key, const SharedBytes& value) {
   return key.size() + value.size() + kOverheadBytes;
 }
-size_t SizeOf(const std::string& key) { return key.size() + kOverheadBytes; }
 
 // What one or more clients are to be sent: small texts are copied into one piece, large ones are
 // shared with their holders.
@@ -101,17 +99,6 @@ std::vector<TorchReply> TorchStore::Apply(StoreConnection from, TorchRequest& re
   return out;
 }
 
-void TorchStore::Forget(StoreConnection connection) {
-  EndWait(connection);
-  for (auto it = watchers_.begin(); it != watchers_.end();) {
-    std::vector<StoreConnection>& list = it->second;
-    const size_t before = list.size();
-    list.erase(std::remove(list.begin(), list.end(), connection), list.end());
-    bytes_ -= (before - list.size()) * SizeOf(it->first);
-    it = list.empty() ? watchers_.erase(it) : std::next(it);
-  }
-}
-
 absl::Status TorchStore::Dispatch(StoreConnection from, TorchRequest& request, Replies& out) {
   const auto send = [&](std::string bytes) { out.push_back(SendToClient{from, std::move(bytes)}); };
   switch (request.command) {
@@ -140,10 +127,8 @@ absl::Status TorchStore::Dispatch(StoreConnection from, TorchRequest& request, R
     case StoreCommand::kGetNumKeys:
       send(Number<int64_t>(values_.size()));
       return absl::OkStatus();
-    case StoreCommand::kWatchKey:
-      return Watch(from, request.keys[0], out);
     case StoreCommand::kDeleteKey:
-      send(Number<int64_t>(Delete(request.keys[0], out) ? 1 : 0));
+      send(Number<int64_t>(Delete(request.keys[0]) ? 1 : 0));
       return absl::OkStatus();
     case StoreCommand::kAppend:
       return Append(request, out);
@@ -174,15 +159,6 @@ absl::Status TorchStore::Dispatch(StoreConnection from, TorchRequest& request, R
 
 // One value for each key.
 absl::Status TorchStore::Set(TorchRequest& request, Replies& out) {
-  size_t news = 0;
-  for (const std::string& key : request.keys) {
-    const auto watched = watchers_.find(key);
-    news += watched == watchers_.end() ? 0 : watched->second.size();
-  }
-  if (news > limits_.news_max) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("it sets keys with ", news, " watchers; the limit is ", limits_.news_max));
-  }
   for (size_t i = 0; i < request.keys.size(); ++i) {
     MUSTER_RETURN_IF_ERROR(Put(request.keys[i], std::move(request.values[i]), out));
   }
@@ -283,45 +259,17 @@ absl::Status TorchStore::Put(const std::string& key, SharedBytes value, Replies&
   const size_t taken = SizeOf(key, value);
   if (taken > freed) MUSTER_RETURN_IF_ERROR(Reserve(taken - freed));
   bytes_ = bytes_ - freed + taken;
-  const SharedBytes before = exists ? std::exchange(found->second, value) : SharedBytes();
-  if (!exists) values_.emplace(key, value);
+  values_[key] = std::move(value);
   Wake(key, kAllWaiters, out);
-  TellWatchers(key, exists ? kUpdated : kCreated, before, value, out);
   return absl::OkStatus();
 }
 
-bool TorchStore::Delete(const std::string& key, Replies& out) {
+bool TorchStore::Delete(const std::string& key) {
   const auto found = values_.find(key);
   if (found == values_.end()) return false;
   bytes_ -= SizeOf(key, found->second);
-  const SharedBytes before = std::move(found->second);
   values_.erase(found);
-  TellWatchers(key, kDeleted, before, SharedBytes(), out);
   return true;
-}
-
-// A client that watches a key twice is told twice, as by PyTorch.
-absl::Status TorchStore::Watch(StoreConnection from, const std::string& key, Replies& out) {
-  MUSTER_RETURN_IF_ERROR(Reserve(SizeOf(key)));
-  std::vector<StoreConnection>& watchers = watchers_[key];
-  if (watchers.size() >= limits_.news_max) {
-    return absl::ResourceExhaustedError(absl::StrCat("key '", absl::CHexEscape(key), "' has ",
-                                                     watchers.size(), " watchers already"));
-  }
-  bytes_ += SizeOf(key);
-  watchers.push_back(from);
-  out.push_back(SendToClient{from, std::string(1, kWatching)});
-  return absl::OkStatus();
-}
-
-// The news are made once, and share both values with the store.
-void TorchStore::TellWatchers(const std::string& key, uint8_t change, const SharedBytes& before,
-                              const SharedBytes& after, Replies& out) const {
-  const auto found = watchers_.find(key);
-  if (found == watchers_.end()) return;
-  Pieces news(std::string(1, static_cast<char>(change)));
-  news.Add(key).Add(before).Add(after);
-  for (const StoreConnection watcher : found->second) news.SendTo(watcher, out);
 }
 
 // --- Queues
@@ -448,7 +396,6 @@ std::string TorchStore::CheckInvariants() const {
     if (queue.empty()) return absl::StrCat("T2: queue '", key, "' is empty");
     for (const SharedBytes& value : queue) bytes += SizeOf(key, value);
   }
-  for (const auto& [key, list] : watchers_) bytes += list.size() * SizeOf(key);
   for (const auto& [connection, wait] : waits_) {
     bytes += SizeOf(wait);
     if (wait.absent.empty() == wait.barrier.empty()) return "T1: a wait for nothing";

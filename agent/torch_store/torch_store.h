@@ -45,12 +45,9 @@ struct StoreWait {
 struct TorchStoreLimits {
   size_t bytes_max = size_t{1} << 30;  // of keys, values, queues and waits, for all clients
   size_t reply_bytes_max = size_t{256} << 20;
-  // Watchers of one key, and those that one request may tell of changes.
-  size_t news_max = size_t{128} << 10;
-  // What clients have not taken of their replies: of one, beyond which its requests wait; of one,
-  // and of all, beyond which who has left most is cut.
+  // What clients have not taken of their replies: of one, beyond which its requests wait; of all,
+  // beyond which the one that has left most is cut.
   size_t unsent_bytes_pause = size_t{4} << 20;
-  size_t unsent_bytes_of_client_max = size_t{512} << 20;
   size_t unsent_bytes_max = size_t{1} << 30;
 };
 
@@ -61,8 +58,8 @@ class TorchStore {
   // Applies one request of `from`, any command but IDENTIFY. Its values are moved from.
   std::vector<TorchReply> Apply(StoreConnection from, TorchRequest& request);
 
-  // Drops the waits and watches of a connection that is gone.
-  void Forget(StoreConnection connection);
+  // Drops the wait of a connection that is gone.
+  void Forget(StoreConnection connection) { EndWait(connection); }
 
   const absl::btree_map<StoreConnection, StoreWait>& waits() const { return waits_; }
   size_t bytes() const { return bytes_; }
@@ -86,12 +83,9 @@ class TorchStore {
   absl::Status ListKeys(StoreConnection from, Replies& out) const;
   absl::Status Dispatch(StoreConnection from, TorchRequest& request, Replies& out);
 
-  // Holds `value` at `key` within the budget, wakes who waited for it, tells who watches it.
+  // Holds `value` at `key` within the budget and wakes who waited for it.
   absl::Status Put(const std::string& key, SharedBytes value, Replies& out);
-  bool Delete(const std::string& key, Replies& out);
-  absl::Status Watch(StoreConnection from, const std::string& key, Replies& out);
-  void TellWatchers(const std::string& key, uint8_t change, const SharedBytes& before,
-                    const SharedBytes& after, Replies& out) const;
+  bool Delete(const std::string& key);
   // One waiter is woken by a push, all by a key.
   void Wake(const std::string& key, size_t count_max, Replies& out);
   void EndWait(StoreConnection connection);
@@ -106,7 +100,6 @@ class TorchStore {
   absl::btree_map<std::string, std::vector<StoreConnection>>
       waiters_;  // by absent key, oldest first
   absl::btree_map<std::string, std::vector<StoreConnection>> at_barrier_;  // by key
-  absl::btree_map<std::string, std::vector<StoreConnection>> watchers_;    // by key
   size_t bytes_ = 0;
 };
 

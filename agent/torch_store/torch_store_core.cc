@@ -35,7 +35,6 @@ TorchStoreCore::Effects TorchStoreCore::Open(StoreConnection connection, StoreCl
   }
   sessions_.try_emplace(connection);
   waits_.Open(connection);
-  bare_clients_.Connect(connection, client.address);
   attendance_.Connect(connection, std::move(client));
   for (const ShownOut& closed : answer.closed) Cut(closed.connection, closed.reason, out);
   if (!answer.notice.empty()) out.push_back(TellPeople{.is_warning = true, .text = answer.notice});
@@ -47,12 +46,7 @@ TorchStoreCore::Effects TorchStoreCore::Receive(StoreConnection connection, absl
   Effects out;
   const auto found = sessions_.find(connection);
   if (found == sessions_.end()) return out;
-  RequestReader& reader = found->second.reader;
-  if (!reader.has_asked()) {
-    if (bare_clients_.IsOf21(connection)) reader.AssumeIsOf21();
-    if (!bare_clients_.MayWatch(connection)) reader.AssumeNeverWatches();
-  }
-  reader.Append(bytes);
+  found->second.reader.Append(bytes);
   ServeAll(connection, now, out);
   return out;
 }
@@ -79,7 +73,6 @@ void TorchStoreCore::ServeAll(StoreConnection connection, MonoTime now, Effects&
     error = request.status();
     if (!request.ok() || !request->has_value()) break;
     door_.NoteIsUsed(connection);
-    NoteSpeech(connection, session.reader, **request);
     Serve(connection, **std::move(request), now, out);
     if (!sessions_.contains(connection)) return;
   }
@@ -90,16 +83,6 @@ void TorchStoreCore::ServeAll(StoreConnection connection, MonoTime now, Effects&
   } else if (unread_bytes_ > settings_.limits.bytes_max) {
     Cut(connection, "requests that are not whole yet take too much memory", out);
   }
-}
-
-void TorchStoreCore::NoteSpeech(StoreConnection connection, const RequestReader& reader,
-                                const TorchRequest& request) {
-  if (!reader.is_bare()) {
-    bare_clients_.Disconnect(connection);  // says itself what it is, and nothing of the others
-    return;
-  }
-  bare_clients_.Note(connection, request.command, IsArrival(request));
-  if (reader.is_of_2_1()) bare_clients_.NoteIsOf21(connection);
 }
 
 void TorchStoreCore::Serve(StoreConnection from, TorchRequest request, MonoTime now, Effects& out) {
@@ -143,9 +126,6 @@ void TorchStoreCore::Send(const SendToClient& send, Effects& out) {
   unsent_.Add(send.to, send.bytes);
   out.push_back(send);
   const TorchStoreLimits& limits = settings_.limits;
-  if (unsent_.BytesOf(send.to) > limits.unsent_bytes_of_client_max) {
-    Cut(send.to, "it does not read its replies", out);
-  }
   while (unsent_.bytes() > limits.unsent_bytes_max) {
     Cut(unsent_.Slowest(), "replies that are not read take too much memory, most of them its own",
         out);
@@ -185,7 +165,6 @@ void TorchStoreCore::Cut(StoreConnection connection, std::string reason, Effects
   door_.Close(connection);
   unsent_.Forget(connection);
   attendance_.Disconnect(connection);
-  bare_clients_.Disconnect(connection);
   sessions_.erase(found);
   out.push_back(CutClient{connection, std::move(reason)});
 }

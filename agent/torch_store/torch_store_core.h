@@ -12,7 +12,6 @@
 
 #include "absl/strings/string_view.h"
 #include "agent/torch_store/attendance.h"
-#include "agent/torch_store/bare_clients.h"
 #include "agent/torch_store/barriers.h"
 #include "agent/torch_store/request.h"
 #include "agent/torch_store/store_door.h"
@@ -82,9 +81,6 @@ class TorchStoreCore {
   void Serve(StoreConnection from, TorchRequest request, MonoTime now, Effects& out);
   // Sends, unless that is more than it or all may leave unread.
   void Send(const SendToClient& send, Effects& out);
-  // Keeps count of who speaks in which way, for the first commands of others.
-  void NoteSpeech(StoreConnection connection, const RequestReader& reader,
-                  const TorchRequest& request);
   // Its wait; null: it has none.
   const StoreWait* HeldBy(StoreConnection connection) const;
   static void Tell(std::optional<TellPeople> news, Effects& out);
@@ -97,7 +93,6 @@ class TorchStoreCore {
   Attendance attendance_;
   StoreDoor door_;
   Unsent unsent_;
-  BareClients bare_clients_;
   Barriers barriers_;
   Waits waits_;
   WaitNews news_;

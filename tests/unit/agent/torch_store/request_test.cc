@@ -64,7 +64,7 @@ TEST(RequestReader, KnowsEveryCommandOfPyTorch2) {
   }
 }
 
-TEST(RequestReader, KnowsEveryCommandOfPyTorch1WhichSendsNoValidate) {
+TEST(RequestReader, KnowsTheCommandsOfPyTorch1WhichSendsNoValidate) {
   const std::string one = Number<uint64_t>(1);
   const std::vector<std::pair<std::string, TorchRequest>> cases = {
       {Byte(0) + Text("k") + Text("v"), {StoreCommand::kSet, {"k"}, {"v"}}},
@@ -74,7 +74,6 @@ TEST(RequestReader, KnowsEveryCommandOfPyTorch1WhichSendsNoValidate) {
       {Byte(4) + one + Text("k"), {StoreCommand::kCheck, {"k"}}},
       {Byte(5) + one + Text("k"), {StoreCommand::kWait, {"k"}}},
       {Byte(6), {StoreCommand::kGetNumKeys}},
-      {Byte(7) + Text("k"), {StoreCommand::kWatchKey, {"k"}}},
       {Byte(8) + Text("k"), {StoreCommand::kDeleteKey, {"k"}}},
   };
   for (const auto& [bytes, request] : cases) {
@@ -92,9 +91,7 @@ TEST(RequestReader, TellsTheNumbersOfPyTorch21FromThoseOfItsPredecessors) {
     return request.ok() && request->has_value() ? **request : TorchRequest{};
   };
   EXPECT_EQ(next(Byte(8) + Text("k")).command, StoreCommand::kDeleteKey);  // as of PyTorch 1
-  EXPECT_FALSE(reader.is_of_2_1());
   EXPECT_EQ(next(Byte(8) + Text("k") + Text("v")).command, StoreCommand::kAppend);
-  EXPECT_TRUE(reader.is_of_2_1());
   EXPECT_EQ(next(Byte(7) + Text("k")).command, StoreCommand::kDeleteKey);
   EXPECT_EQ(next(Byte(9) + one + Text("k")).command, StoreCommand::kMultiGet);
   EXPECT_EQ(next(Byte(10) + one + Text("k") + Text("v")).command, StoreCommand::kMultiSet);
@@ -104,20 +101,14 @@ TEST(RequestReader, TellsTheNumbersOfPyTorch21FromThoseOfItsPredecessors) {
   EXPECT_EQ(next(Text("v")).command, StoreCommand::kAppend);
 }
 
-TEST(RequestReader, TakesByte7ForADeleteOnceAnotherCommandHasCome) {
+// In PyTorch before 2.1 that would be WATCH_KEY, which Python cannot send.
+TEST(RequestReader, TakesByte7ForADeleteAlsoAsTheFirstCommand) {
   RequestReader reader;
-  reader.Append(Byte(6) + Byte(7) + Text("k"));
-  EXPECT_EQ((*reader.Next())->command, StoreCommand::kGetNumKeys);
+  reader.Append(Byte(7) + Text("k") + Byte(8) + Text("k"));
   EXPECT_EQ((*reader.Next())->command, StoreCommand::kDeleteKey);
-  EXPECT_TRUE(reader.is_of_2_1());
-}
-
-TEST(RequestReader, TakesWhatFollowsAWatchForAnotherWatch) {
-  RequestReader reader;
-  reader.Append(Byte(7) + Text("k") + Byte(7) + Text("l"));
-  EXPECT_EQ((*reader.Next())->command, StoreCommand::kWatchKey);
-  EXPECT_EQ((*reader.Next())->command, StoreCommand::kWatchKey);
-  EXPECT_FALSE(reader.is_of_2_1());
+  EXPECT_EQ(*reader.Next(), std::nullopt) << "of PyTorch 2.1: the value to append is to come";
+  reader.Append(Text("v"));
+  EXPECT_EQ((*reader.Next())->command, StoreCommand::kAppend);
 }
 
 TEST(RequestReader, PutsRequestsTogetherFromSingleBytes) {

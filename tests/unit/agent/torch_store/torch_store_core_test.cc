@@ -103,7 +103,6 @@ class CrowdedStore : public StoreCore {
   CrowdedStore() {
     TorchStoreSettings settings = Settings();
     settings.limits.unsent_bytes_pause = 1000;
-    settings.limits.unsent_bytes_of_client_max = 60000;
     settings.limits.unsent_bytes_max = 100000;
     core_.emplace(settings);
   }
@@ -139,16 +138,6 @@ TEST_F(CrowdedStore, ServesAClientNoMoreWhileItDoesNotRead) {
   EXPECT_EQ(answered, 1000);
   EXPECT_TRUE(core_->MayRead(StoreConnection(4)));
   EXPECT_THAT(cuts_, IsEmpty());
-}
-
-TEST_F(CrowdedStore, CutsAWatcherThatDoesNotRead) {
-  Come(4);
-  Open(1, {.address = "10.0.0.2", .port = 1});
-  Open(2, {.address = "10.0.0.2", .port = 2});
-  Send(1, Byte(3) + Text("init/") + Number<int64_t>(1));
-  Send(2, Byte(7) + Text("k"));
-  for (int i = 0; i < 4; ++i) Send(4, SetBytes("k", std::string(10000, 'x')));
-  EXPECT_THAT(cuts_, ElementsAre(HasSubstr("it does not read its replies")));
 }
 
 TEST_F(CrowdedStore, CutsWhoLeavesMostUnreadIfAllTogetherLeaveTooMuch) {
@@ -221,107 +210,6 @@ TEST_F(StoreCore, ClosesConnectionsThatSayNothingWhileTheyAreScarce) {
   Until(11);
   EXPECT_EQ(cuts_.size(), 699u);  // one could be the second connection of rank 5's store
   EXPECT_THAT(cuts_[0], HasSubstr("it has sent no request"));
-}
-
-// --- Clients without VALIDATE, whose byte 7 watches a key or deletes one
-
-class BareClientsOfTheStore : public StoreCore {
- protected:
-  void Open(int connection, const std::string& address = "10.0.0.2") {
-    StoreCore::Open(connection, {.address = address, .port = 40000 + connection});
-  }
-  // The bytes that `connection` gets as its reply; it must get no others.
-  std::string Ask(int connection, const std::string& bytes) {
-    const Effects effects = core_->Receive(StoreConnection(connection), bytes, now_);
-    Keep(effects);
-    std::string reply;
-    for (const TorchStoreEffect& effect : effects) {
-      const auto* send = std::get_if<SendToClient>(&effect);
-      if (send != nullptr && send->to == StoreConnection(connection)) reply += send->bytes.text();
-    }
-    return reply;
-  }
-  // A rank of PyTorch makes its store; before 2.1 that is two connections, the second at + 100.
-  void MakeStore(int connection, bool is_of_2_1, const std::string& address = "10.0.0.2") {
-    Open(connection, address);
-    EXPECT_EQ(Ask(connection, kArrival), Number<int64_t>(++arrived_));
-    if (!is_of_2_1) Open(connection + 100, address);
-  }
-  static std::string Set(const std::string& key) { return Byte(0) + Text(key) + Text("v"); }
-  static std::string Seven(const std::string& key) { return Byte(7) + Text(key); }
-
-  const std::string kArrival = Byte(3) + Text("init/") + Number<int64_t>(1);
-  const std::string kWatching = Byte(3);
-  const std::string kDeleted = Number<int64_t>(1), kWasAbsent = Number<int64_t>(0);
-  int arrived_ = 0;
-};
-
-TEST_F(BareClientsOfTheStore, ALoneClientWhoseFirstCommandIs7DeletesTheKey) {
-  Open(1);
-  EXPECT_EQ(Ask(1, Seven("k")), kWasAbsent);
-  Ask(1, Set("k"));
-  EXPECT_EQ(Ask(1, Seven("k")), kDeleted);
-}
-
-TEST_F(BareClientsOfTheStore, AStoreThatARankMakesLaterDeletesWithItsFirstCommand) {
-  for (const int rank : {0, 1, 2, 3}) MakeStore(rank, /*is_of_2_1=*/true);
-  for (const int rank : {0, 1, 2, 3}) Ask(rank, Set("k"));
-  Open(50);
-  EXPECT_EQ(Ask(50, Seven("k")), kDeleted);
-}
-
-TEST_F(BareClientsOfTheStore, SoItIsWhereOneRankIsOnTheHost) {
-  MakeStore(0, /*is_of_2_1=*/true);
-  MakeStore(1, /*is_of_2_1=*/true, "10.0.0.3");
-  for (const int rank : {0, 1}) Ask(rank, Set("k"));
-  Open(50);
-  EXPECT_EQ(Ask(50, Seven("k")), kDeleted);
-}
-
-TEST_F(BareClientsOfTheStore, StoresThatAreMadeAtTheSameTimeDeleteWithTheirFirstCommands) {
-  for (const int rank : {0, 1, 2, 3}) MakeStore(rank, /*is_of_2_1=*/true);
-  for (const int rank : {0, 1, 2, 3}) Ask(rank, Set(absl::StrCat("k", rank)));
-  for (const int rank : {0, 1, 2, 3}) Open(50 + rank);
-  for (const int rank : {3, 0, 2, 1}) {
-    EXPECT_EQ(Ask(50 + rank, Seven(absl::StrCat("k", rank))), kDeleted) << rank;
-  }
-}
-
-TEST_F(BareClientsOfTheStore, AClientThatIsOfPyTorch21ForCertainTellsItOfThoseOfItsHost) {
-  Open(1);
-  Open(2);
-  Open(3);
-  Open(4, "10.0.0.3");
-  Open(5, "10.0.0.3");
-  EXPECT_EQ(Ask(1, Byte(11)), Byte(1));  // CANCEL_WAIT
-  EXPECT_EQ(Ask(3, Seven("k")), kWasAbsent);
-  EXPECT_EQ(Ask(2, Byte(8) + Text("k")), "") << "the value to append is still to come";
-  EXPECT_EQ(Ask(2, Text("v") + Byte(2) + Text("k")), Text("v"));
-  EXPECT_EQ(Ask(5, Seven("k")), kWatching);
-}
-
-TEST_F(BareClientsOfTheStore, TheSecondConnectionOfAStoreOfPyTorch1Watches) {
-  for (const int rank : {0, 1, 2, 3}) MakeStore(rank, /*is_of_2_1=*/false);
-  for (const int rank : {0, 1, 2, 3}) Ask(rank, Set("k"));
-  for (const int rank : {0, 1, 2, 3}) EXPECT_EQ(Ask(100 + rank, Seven("k")), kWatching) << rank;
-  EXPECT_EQ(Ask(103, Seven("l")), kWatching) << "another key";
-  EXPECT_EQ(Ask(2, Byte(2) + Text("k")), Text("v")) << "nobody has deleted it";
-  const Effects effects = core_->Receive(StoreConnection(0), Set("l"), now_);
-  EXPECT_THAT(effects, ElementsAre(SendToClient{StoreConnection(103),
-                                                Byte(1) + Text("l") + Text("") + Text("v")}));
-}
-
-TEST_F(BareClientsOfTheStore, SoDoesThatOfAStoreThatHasSaidNothingYet) {
-  Open(1);
-  Open(2);
-  EXPECT_EQ(Ask(2, Seven("k")), kWatching);
-}
-
-TEST_F(BareClientsOfTheStore, ClientsWithValidateDoNotCountAmongThem) {
-  Open(1);
-  EXPECT_EQ(Ask(1, Validate() + AddBytes("n", 1)), Number<int64_t>(1));
-  Open(2);
-  EXPECT_EQ(Ask(2, Seven("n")), kDeleted);
 }
 
 // --- Who is missing
