@@ -57,7 +57,7 @@ Tensor Scratch(Queue& queue, DType dtype, int64_t count) {
 }
 
 // What is the same for every type.
-struct BytesOfCuda {
+struct BytesOfCuda : Fallbacks {
   static void Copy(Queue& queue, const Tensor& from, const Tensor& to) {
     MUSTER_CHECK(from.num_bytes() <= to.num_bytes());
     queue.Count();

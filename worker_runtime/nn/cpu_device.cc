@@ -1,9 +1,12 @@
 // The host's kernels, found by dtype; each runs at once, on the caller's thread.
+#include <cstring>
 #include <string>
 
 #include "muster/layers.h"
+#include "muster/sum_tree.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/kernels/bias.h"
+#include "worker_runtime/kernels/cast.h"
 #include "worker_runtime/kernels/elementwise.h"
 #include "worker_runtime/kernels/gelu.h"
 #include "worker_runtime/kernels/isa.h"
@@ -13,6 +16,7 @@
 #include "worker_runtime/nn/kernel_table.h"
 #include "worker_runtime/nn/narrow_operations.h"
 #include "worker_runtime/nn/operations.h"
+#include "worker_runtime/nn/rounding.h"
 #include "worker_runtime/nn/row_view.h"
 
 namespace muster {
@@ -22,6 +26,56 @@ template <typename T>
 T* OrNull(const Tensor& tensor) {
   return tensor.empty() ? nullptr : tensor.data<T>();
 }
+
+// A factor [rows, columns], whose elements are stored column by column if `transposed`.
+template <typename T>
+kernels::MatmulOperand<T> OperandOf(const T* elements, bool transposed, int64_t rows,
+                                    int64_t columns) {
+  return {.data = elements,
+          .stride = transposed ? rows : columns,
+          .transpose = transposed ? kernels::Transpose::kYes : kernels::Transpose::kNo};
+}
+
+// What is the same for every type.
+struct BytesOfHost : Fallbacks {
+  static void Copy(Queue&, const Tensor& from, const Tensor& to) {
+    MUSTER_CHECK(from.num_bytes() <= to.num_bytes());
+    std::memcpy(to.raw_data(), from.raw_data(), from.num_bytes());
+  }
+  static void Clear(Queue&, const Tensor& x) { std::memset(x.raw_data(), 0, x.num_bytes()); }
+  static void Cast(Queue& queue, const Tensor& from, const Tensor& to) {
+    const int64_t n = from.num_elements();
+    MUSTER_CHECK(n == to.num_elements());
+    if (from.dtype() == to.dtype()) return Copy(queue, from, to);
+    const kernels::CastKernels& casts = kernels::Cast();
+    if (to.dtype() == DType::kF32) {
+      const auto widen = from.dtype() == DType::kBf16 ? casts.bf16_to_f32 : casts.f16_to_f32;
+      widen(static_cast<const uint16_t*>(from.raw_data()), to.data<float>(), n);
+    } else {
+      const auto round = to.dtype() == DType::kBf16 ? casts.f32_to_bf16 : casts.f32_to_f16;
+      round(from.data<float>(), static_cast<uint16_t*>(to.raw_data()), n);
+    }
+  }
+  static void SumByTree(Queue&, const Tensor& values, const Tensor& to) {
+    *to.data<double>() = TreeSum(values.span<double>());
+  }
+  static void DecideUpdate(Queue&, const kernels::UpdateSettings& settings,
+                           Operations::Totals totals, const Tensor& decision) {
+    kernels::DecideUpdate(settings,
+                          {.squares = totals.squares.data<double>(),
+                           .tokens = totals.tokens.data<double>(),
+                           .loss_scale = totals.loss_scale.data<double>(),
+                           .loss = totals.loss.data<double>(),
+                           .learning_rate = OrNull<double>(totals.learning_rate)},
+                          DecisionIn(decision));
+  }
+  static void RoundByDraws(Queue&, const Tensor& decision, const Tensor& masters,
+                           kernels::RoundingDraws draws, const Tensor& to) {
+    MUSTER_CHECK(to.dtype() == DType::kBf16 && to.num_elements() == masters.num_elements());
+    muster::RoundByDraws(masters.span<float>(), draws, DecisionIn(decision)->updates,
+                         static_cast<uint16_t*>(to.raw_data()));
+  }
+};
 
 template <typename T>
 struct HostKernels : BytesOfHost {
@@ -36,14 +90,9 @@ struct HostKernels : BytesOfHost {
                                     out.num_elements());
   }
   static void Multiply(Queue&, Product p, const Tensor& a, const Tensor& b, const Tensor& c) {
-    const auto operand = [](const Tensor& tensor, bool transposed, int64_t rows, int64_t columns) {
-      return kernels::MatmulOperand<T>{
-          .data = tensor.data<T>(),
-          .stride = transposed ? rows : columns,
-          .transpose = transposed ? kernels::Transpose::kYes : kernels::Transpose::kNo};
-    };
-    kernels::Matmul({.m = p.m, .n = p.n, .k = p.k}, T{1}, operand(a, p.transpose_a, p.m, p.k),
-                    operand(b, p.transpose_b, p.k, p.n),
+    kernels::Matmul({.m = p.m, .n = p.n, .k = p.k}, T{1},
+                    OperandOf<T>(a.data<T>(), p.transpose_a, p.m, p.k),
+                    OperandOf<T>(b.data<T>(), p.transpose_b, p.k, p.n),
                     kernels::MatmulResult<T>{
                         .data = c.data<T>(), .stride = p.n, .beta = static_cast<T>(p.accumulate)});
   }
@@ -173,6 +222,34 @@ struct HostKernels : BytesOfHost {
   }
 };
 
+constexpr Operations kF32 = TableOf<HostKernels<float>>();
+constexpr Operations kF64 = TableOf<HostKernels<double>>();
+
+// In f32, unless the CPU multiplies tiles of bf16.
+void MultiplyNarrow(Queue& queue, Product p, const Tensor& a, const Tensor& b, const Tensor& c) {
+  static const bool multiplies_tiles = kernels::MultipliesTilesOfBf16();
+  if (!multiplies_tiles || a.dtype() != DType::kBf16 || b.dtype() != DType::kBf16) {
+    using enum Role;
+    using Sum = NarrowForm<kF32>::Kernel<&Operations::multiply, kIn, kIn, kInOut>;
+    using Only = NarrowForm<kF32>::Kernel<&Operations::multiply, kIn, kIn, kOut>;
+    return p.accumulate ? Sum::Run(queue, p, a, b, c) : Only::Run(queue, p, a, b, c);
+  }
+  const auto bits = [](const Tensor& x) { return static_cast<uint16_t*>(x.raw_data()); };
+  const auto into = [&]<typename T>(T* to) {
+    kernels::Matmul(
+        {.m = p.m, .n = p.n, .k = p.k}, OperandOf<uint16_t>(bits(a), p.transpose_a, p.m, p.k),
+        OperandOf<uint16_t>(bits(b), p.transpose_b, p.k, p.n),
+        kernels::MatmulResult<T>{.data = to, .stride = p.n, .beta = static_cast<T>(p.accumulate)});
+  };
+  c.dtype() == DType::kF32 ? into(c.data<float>()) : into(bits(c));
+}
+
+constexpr Operations NarrowTable() {
+  Operations table = TableOfForm<NarrowForm<kF32>>();
+  table.multiply = &MultiplyNarrow;
+  return table;
+}
+
 class CpuDevice final : public Device {
  public:
   absl::string_view name() const override { return "cpu"; }
@@ -180,10 +257,9 @@ class CpuDevice final : public Device {
   bool host_reads() const override { return true; }
   const Device& meta() const override { return Meta(); }
   const Operations& operations(DType dtype) const override {
-    static constexpr Operations kF32 = TableOf<HostKernels<float>>();
-    static constexpr Operations kF64 = TableOf<HostKernels<double>>();
+    static constexpr Operations kNarrow = NarrowTable();
     if (dtype == DType::kF32) return kF32;
-    if (dtype == DType::kBf16 || dtype == DType::kF16) return NarrowOperations();
+    if (dtype == DType::kBf16 || dtype == DType::kF16) return kNarrow;
     MUSTER_CHECK(dtype == DType::kF64);
     return kF64;
   }

@@ -1,89 +1,121 @@
-// The table of a struct of kernels: one home for which kernel stands where.
+// One row for each operation, and the tables of kernels that are made of the rows.
 #pragma once
 
-#include <cstring>
+#include <tuple>
 
-#include "muster/sum_tree.h"
-#include "proto/base/status_macros.h"
 #include "worker_runtime/nn/linear_in_passes.h"
-#include "worker_runtime/nn/narrow_operations.h"
 #include "worker_runtime/nn/operations.h"
-#include "worker_runtime/nn/rounding.h"
 
 namespace muster {
 
-// Decisions, by group, in memory of the host, or of another device when its kernel runs.
-inline kernels::UpdateDecision* DecisionIn(const Tensor& bytes) {
-  MUSTER_CHECK(!bytes.empty() && bytes.num_bytes() % sizeof(kernels::UpdateDecision) == 0);
-  return reinterpret_cast<kernels::UpdateDecision*>(bytes.raw_data());
-}
-
-// What is the same for every type on the host.
-struct BytesOfHost : LinearInPasses {
-  static constexpr decltype(Operations::head_loss) HeadLoss = nullptr;
-
-  static void Copy(Queue&, const Tensor& from, const Tensor& to) {
-    MUSTER_CHECK(from.num_bytes() <= to.num_bytes());
-    std::memcpy(to.raw_data(), from.raw_data(), from.num_bytes());
-  }
-  static void Clear(Queue&, const Tensor& x) { std::memset(x.raw_data(), 0, x.num_bytes()); }
-  static void Cast(Queue& queue, const Tensor& from, const Tensor& to) {
-    CastElements(queue, from, to);
-  }
-  static void SumByTree(Queue&, const Tensor& values, const Tensor& to) {
-    *to.data<double>() = TreeSum(values.span<double>());
-  }
-  static void DecideUpdate(Queue&, const kernels::UpdateSettings& settings,
-                           Operations::Totals totals, const Tensor& decision) {
-    kernels::DecideUpdate(
-        settings,
-        {.squares = totals.squares.data<double>(),
-         .tokens = totals.tokens.data<double>(),
-         .loss_scale = totals.loss_scale.data<double>(),
-         .loss = totals.loss.data<double>(),
-         .learning_rate =
-             totals.learning_rate.empty() ? nullptr : totals.learning_rate.data<double>()},
-        DecisionIn(decision));
-  }
-  static void RoundByDraws(Queue&, const Tensor& decision, const Tensor& masters,
-                           kernels::RoundingDraws draws, const Tensor& to) {
-    MUSTER_CHECK(to.dtype() == DType::kBf16 && to.num_elements() == masters.num_elements());
-    muster::RoundByDraws(masters.span<float>(), draws, DecisionIn(decision)->updates,
-                         static_cast<uint16_t*>(to.raw_data()));
-  }
+// What an operation does with a tensor of its arguments.
+enum class Role {
+  kIn,
+  kOut,
+  kInOut,
+  kScratch,  // memory to work in
+  kAsIs,     // its type does not depend on the others'
 };
 
+// An operation: its member of Operations, name(kernels), which is the kernel of a class of kernels,
+// and the roles of all tensors in the order of the arguments and of their parts().
+template <typename Name, auto kMember, Role... kRoles>
+struct OperationRow {
+  template <typename Form>
+  constexpr auto Kernel() const {
+    return &Form::template Kernel<kMember, kRoles...>::Run;
+  }
+  static constexpr auto kOf = kMember;
+  Name name;
+};
+
+// What stands for kernels that a device lacks. Null: there is nothing.
+struct Fallbacks : LinearInPasses {
+  static constexpr decltype(Operations::head_loss) HeadLoss = nullptr;
+};
+// An operation with a kernel in Fallbacks, which all forms have.
+template <typename Name, auto kMember>
+struct FallbackRow {
+  template <typename Form>
+  constexpr auto Kernel() const {
+    return name(Fallbacks());
+  }
+  static constexpr auto kOf = kMember;
+  Name name;
+};
+
+namespace rows {
+
+template <auto kMember, Role... kRoles, typename Name>
+constexpr OperationRow<Name, kMember, kRoles...> Row(Name name) {
+  return {name};
+}
+template <auto kMember, typename Name>
+constexpr FallbackRow<Name, kMember> Fallback(Name name) {
+  return {name};
+}
+
+using enum Role;
+using Of = Operations;
+
+// A row without roles has kernels that work on any type.
+inline constexpr std::tuple kAll = {
+    Row<&Of::copy>([](auto k) { return k.Copy; }),
+    Row<&Of::cast>([](auto k) { return k.Cast; }),
+    Row<&Of::clear>([](auto k) { return k.Clear; }),
+    Row<&Of::fill, kOut>([](auto k) { return k.Fill; }),
+    Row<&Of::add, kIn, kIn, kOut>([](auto k) { return k.Add; }),
+    Row<&Of::scale, kIn, kIn, kOut>([](auto k) { return k.Scale; }),
+    Row<&Of::multiply, kIn, kIn, kInOut>([](auto k) { return k.Multiply; }),
+    Row<&Of::bias_fill, kIn, kIn, kOut>([](auto k) { return k.BiasFill; }),
+    Row<&Of::bias_gradient, kIn, kInOut>([](auto k) { return k.BiasGradient; }),
+    Row<&Of::gelu_forward, kIn, kOut>([](auto k) { return k.GeluForward; }),
+    Row<&Of::gelu_backward, kIn, kIn, kOut>([](auto k) { return k.GeluBackward; }),
+    Fallback<&Of::linear_forward>([](auto k) { return k.LinearForward; }),
+    Fallback<&Of::linear_gelu>([](auto k) { return k.LinearGelu; }),
+    Fallback<&Of::gelu_linear_input>([](auto k) { return k.GeluLinearInput; }),
+    Fallback<&Of::linear_weight>([](auto k) { return k.LinearWeight; }),
+    Row<&Of::layer_norm_forward, kIn, kIn, kOut, kIn, kOut>(
+        [](auto k) { return k.LayerNormForward; }),
+    Row<&Of::layer_norm_backward, kIn, kIn, kIn, kIn, kIn, kOut, kInOut, kInOut>(
+        [](auto k) { return k.LayerNormBackward; }),
+    Row<&Of::embedding_forward, kIn, kIn, kOut>([](auto k) { return k.EmbeddingForward; }),
+    Row<&Of::embedding_gradient, kIn, kInOut, kInOut>([](auto k) { return k.EmbeddingGradient; }),
+    Row<&Of::attention_forward, kIn, kOut, kOut, kScratch>(
+        [](auto k) { return k.AttentionForward; }),
+    Row<&Of::attention_backward, kIn, kIn, kIn, kIn, kOut, kScratch>(
+        [](auto k) { return k.AttentionBackward; }),
+    Row<&Of::squares, kIn, kAsIs>([](auto k) { return k.Squares; }),
+    Row<&Of::tree_sum>([](auto k) { return k.SumByTree; }),
+    Row<&Of::decide_update>([](auto k) { return k.DecideUpdate; }),
+    Row<&Of::adamw, kAsIs, kIn, kInOut, kInOut, kInOut, kAsIs>([](auto k) { return k.AdamW; }),
+    Row<&Of::sgd, kAsIs, kIn, kInOut, kInOut>([](auto k) { return k.Sgd; }),
+    Row<&Of::round_by_draws>([](auto k) { return k.RoundByDraws; }),
+    Row<&Of::cross_entropy, kIn, kOut, kOut, kAsIs>([](auto k) { return k.CrossEntropy; }),
+    Fallback<&Of::head_loss>([](auto k) { return k.HeadLoss; }),
+};
+static_assert(std::tuple_size_v<decltype(kAll)> == sizeof(Of) / sizeof(Of::copy));
+
+// Each member of a table from its row.
+template <typename Choose>
+constexpr Operations TableBy(Choose choose) {
+  Operations table = {};
+  std::apply([&](const auto&... row) { ((table.*row.kOf = choose(row)), ...); }, kAll);
+  return table;
+}
+
+}  // namespace rows
+
+// The kernels of a class that names each of them.
 template <typename Kernels>
 constexpr Operations TableOf() {
-  return {.copy = &Kernels::Copy,
-          .cast = &Kernels::Cast,
-          .clear = &Kernels::Clear,
-          .fill = &Kernels::Fill,
-          .add = &Kernels::Add,
-          .scale = &Kernels::Scale,
-          .multiply = &Kernels::Multiply,
-          .bias_fill = &Kernels::BiasFill,
-          .bias_gradient = &Kernels::BiasGradient,
-          .gelu_forward = &Kernels::GeluForward,
-          .gelu_backward = &Kernels::GeluBackward,
-          .linear_forward = &Kernels::LinearForward,
-          .linear_gelu = &Kernels::LinearGelu,
-          .gelu_linear_input = &Kernels::GeluLinearInput,
-          .linear_weight = &Kernels::LinearWeight,
-          .layer_norm_forward = &Kernels::LayerNormForward,
-          .layer_norm_backward = &Kernels::LayerNormBackward,
-          .embedding_forward = &Kernels::EmbeddingForward,
-          .embedding_gradient = &Kernels::EmbeddingGradient,
-          .attention_forward = &Kernels::AttentionForward,
-          .attention_backward = &Kernels::AttentionBackward,
-          .squares = &Kernels::Squares,
-          .tree_sum = &Kernels::SumByTree,
-          .decide_update = &Kernels::DecideUpdate,
-          .adamw = &Kernels::AdamW,
-          .sgd = &Kernels::Sgd,
-          .round_by_draws = &Kernels::RoundByDraws,
-          .cross_entropy = &Kernels::CrossEntropy,
-          .head_loss = Kernels::HeadLoss};
+  return rows::TableBy([](const auto& row) { return row.name(Kernels()); });
+}
+
+// Kernels that a form makes of the rows: Form::Kernel<member, roles…>::Run.
+template <typename Form>
+constexpr Operations TableOfForm() {
+  return rows::TableBy([](const auto& row) { return row.template Kernel<Form>(); });
 }
 
 }  // namespace muster

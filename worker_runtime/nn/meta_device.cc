@@ -2,24 +2,33 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "muster/cuda_device.h"
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/library_attention.h"
 #include "worker_runtime/kernels/logit_chunks.h"
+#include "worker_runtime/nn/kernel_table.h"
 #include "worker_runtime/nn/linear_in_passes.h"
 #include "worker_runtime/nn/meta_gpu.h"
+#include "worker_runtime/nn/narrow_operations.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/nn/row_view.h"
 
 namespace muster {
 namespace {
 
-template <typename... Args>
-void Count(Queue& queue, Args...) {
-  queue.Count();
-}
+struct Counted {
+  template <auto kMember, Role...>
+  struct Kernel;
+  template <typename Result, typename... Args, Result (*Operations::*kMember)(Queue&, Args...),
+            Role... kRoles>
+  struct Kernel<kMember, kRoles...> {
+    static Result Run(Queue& queue, Args...) {
+      queue.Count();
+      return Result();
+    }
+  };
+};
 
 void CountProduct(Queue& queue, Product product, const Tensor&, const Tensor&, const Tensor&) {
   queue.Count();
@@ -42,94 +51,14 @@ kernels::CrossEntropySum CountCrossEntropy(Queue& queue, const Tensor& logits, c
   return {.num_tokens = RowsOf(logits.shape()).rows};
 }
 
-// The host computes 16 bits in f32, in memory beside the arguments (narrow_operations.cc).
-class WideCopies {
- public:
-  explicit WideCopies(Queue& queue) : queue_(queue) {}
-  void Take(const Tensor& x) {
-    const bool is_narrow = !x.empty() && SizeOf(x.dtype()) < SizeOf(DType::kF32);
-    if (!is_narrow || queue_.memory() == nullptr) return;
-    copies_.push_back(queue_.memory()->Allocate(DType::kF32, x.shape()));
-  }
-  void Take(const Operations::LayerNorm& in) {
-    for (const Tensor* x : {&in.x, &in.gamma, &in.saved}) Take(*x);
-  }
-  void Take(const Operations::LayerNormGradients& to) {
-    for (const Tensor* x : {&to.addend, &to.dx, &to.dgamma, &to.dbeta}) Take(*x);
-  }
-  void Take(const Operations::AttentionGradient& in) {
-    for (const Tensor* x : {&in.qkv, &in.saved, &in.out, &in.dout}) Take(*x);
-  }
-  template <typename Other>
-  void Take(const Other&) {}  // sizes, ids and numbers
-
- private:
-  Queue& queue_;
-  std::vector<Tensor> copies_;
-};
-
-template <auto kCount>
-struct Wide;
-template <typename Result, typename... Args, Result (*kCount)(Queue&, Args...)>
-struct Wide<kCount> {
-  static Result Run(Queue& queue, Args... args) {
-    WideCopies copies(queue);
-    (copies.Take(args), ...);
-    return kCount(queue, args...);
-  }
-};
-
-// The same kernels, with the memory that they take where they compute in f32. A CPU with products
-// of bf16 takes less.
-template <const Operations& kOf>
-constexpr Operations Widened() {
-  Operations wide = kOf;
-  wide.fill = &Wide<kOf.fill>::Run;
-  wide.add = &Wide<kOf.add>::Run;
-  wide.scale = &Wide<kOf.scale>::Run;
-  wide.multiply = &Wide<kOf.multiply>::Run;
-  wide.bias_fill = &Wide<kOf.bias_fill>::Run;
-  wide.bias_gradient = &Wide<kOf.bias_gradient>::Run;
-  wide.gelu_forward = &Wide<kOf.gelu_forward>::Run;
-  wide.gelu_backward = &Wide<kOf.gelu_backward>::Run;
-  wide.layer_norm_forward = &Wide<kOf.layer_norm_forward>::Run;
-  wide.layer_norm_backward = &Wide<kOf.layer_norm_backward>::Run;
-  wide.embedding_forward = &Wide<kOf.embedding_forward>::Run;
-  wide.embedding_gradient = &Wide<kOf.embedding_gradient>::Run;
-  wide.attention_forward = &Wide<kOf.attention_forward>::Run;
-  wide.attention_backward = &Wide<kOf.attention_backward>::Run;
-  wide.cross_entropy = &Wide<kOf.cross_entropy>::Run;
-  return wide;
+constexpr Operations CountedTable() {
+  Operations table = TableOfForm<Counted>();
+  table.multiply = &CountProduct;
+  table.attention_forward = &CountAttention;
+  table.cross_entropy = &CountCrossEntropy;
+  return table;
 }
-
-constexpr Operations kOperations = {.copy = &Count,
-                                    .cast = &Count,
-                                    .clear = &Count,
-                                    .fill = &Count,
-                                    .add = &Count,
-                                    .scale = &Count,
-                                    .multiply = &CountProduct,
-                                    .bias_fill = &Count,
-                                    .bias_gradient = &Count,
-                                    .gelu_forward = &Count,
-                                    .gelu_backward = &Count,
-                                    .linear_forward = &LinearInPasses::LinearForward,
-                                    .linear_gelu = &LinearInPasses::LinearGelu,
-                                    .gelu_linear_input = &LinearInPasses::GeluLinearInput,
-                                    .linear_weight = &LinearInPasses::LinearWeight,
-                                    .layer_norm_forward = &Count,
-                                    .layer_norm_backward = &Count,
-                                    .embedding_forward = &Count,
-                                    .embedding_gradient = &Count,
-                                    .attention_forward = &CountAttention,
-                                    .attention_backward = &Count,
-                                    .squares = &Count,
-                                    .tree_sum = &Count,
-                                    .decide_update = &Count,
-                                    .adamw = &Count,
-                                    .sgd = &Count,
-                                    .round_by_draws = &Count,
-                                    .cross_entropy = &CountCrossEntropy};
+constexpr Operations kCounted = CountedTable();
 
 class MetaGpu final : public Device {
  public:
@@ -245,7 +174,7 @@ struct GpuKernels {
 };
 
 constexpr Operations WithGpuKernels() {
-  Operations table = kOperations;
+  Operations table = kCounted;
   table.bias_gradient = &GpuKernels::BiasGradient;
   table.linear_weight = &GpuKernels::LinearWeight;
   table.layer_norm_backward = &GpuKernels::LayerNormBackward;
@@ -273,8 +202,10 @@ class MetaDevice final : public Device {
   bool has_elements() const override { return false; }
   const Device& meta() const override { return *this; }
   const Operations& operations(DType dtype) const override {
-    static constexpr Operations kWidened = Widened<kOperations>();
-    return SizeOf(dtype) < SizeOf(DType::kF32) ? kWidened : kOperations;
+    // With the memory that the host takes to compute in f32; a CPU that multiplies tiles of bf16
+    // takes less.
+    static constexpr Operations kNarrow = TableOfForm<NarrowForm<kCounted>>();
+    return SizeOf(dtype) < SizeOf(DType::kF32) ? kNarrow : kCounted;
   }
 };
 

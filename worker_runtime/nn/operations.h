@@ -6,11 +6,13 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
 
 #include "absl/types/span.h"
 #include "muster/arithmetic.h"
 #include "muster/device.h"
 #include "muster/tensor.h"
+#include "proto/base/status_macros.h"
 #include "worker_runtime/kernels/adamw.h"
 #include "worker_runtime/kernels/attention.h"
 #include "worker_runtime/kernels/cross_entropy.h"
@@ -21,7 +23,9 @@
 
 namespace muster {
 
-// An empty tensor stands for an argument that is left out, where the kernel has one.
+// An empty tensor stands for an argument that is left out, where the kernel has one. Each operation
+// has a row in kernel_table.h. A struct of arguments with tensors lists all its members in parts(),
+// in their order.
 struct Operations {
   // `to` may be longer.
   void (*copy)(Queue&, const Tensor& from, const Tensor& to);
@@ -68,6 +72,7 @@ struct Operations {
     const Tensor& x;
     const Tensor& gamma;
     const Tensor& saved;
+    auto parts() const { return std::tie(x, gamma, saved); }
   };
   void (*layer_norm_forward)(Queue&, LayerNorm in, const Tensor& beta, double epsilon,
                              const Tensor& y);
@@ -79,6 +84,7 @@ struct Operations {
     const Tensor& dgamma;
     const Tensor& dbeta;
     bool accumulate;  // into those of weights
+    auto parts() const { return std::tie(addend, dx, dgamma, dbeta, accumulate); }
   };
   void (*layer_norm_backward)(Queue&, LayerNorm in, const Tensor& dy, LayerNormGradients to);
 
@@ -96,6 +102,7 @@ struct Operations {
     const Tensor& saved;
     const Tensor& out;
     const Tensor& dout;
+    auto parts() const { return std::tie(qkv, saved, out, dout); }
   };
   void (*attention_backward)(Queue&, kernels::AttentionShape shape, AttentionGradient in,
                              const Tensor& dqkv, const Tensor& scratch);
@@ -114,6 +121,7 @@ struct Operations {
     const Tensor& loss_scale;
     const Tensor& loss;
     const Tensor& learning_rate;  // empty: 1
+    auto parts() const { return std::tie(squares, tokens, loss_scale, loss, learning_rate); }
   };
   void (*decide_update)(Queue&, const kernels::UpdateSettings& settings, Totals totals,
                         const Tensor& decision);
@@ -124,6 +132,7 @@ struct Operations {
     absl::Span<const kernels::UpdateRun> runs;   // of the arrays, which the last one ends
     absl::Span<const kernels::AdamWStep> steps;  // by group
     const Tensor& decisions;                     // by group, one behind the other
+    auto parts() const { return std::tie(runs, steps, decisions); }
   };
   struct AdamWArrays {
     const Tensor& gradient;
@@ -132,6 +141,9 @@ struct Operations {
     const Tensor& second_moment;
     const Tensor& rounded;  // of bf16, follows `value` as round_by_draws has it; may be left out
     kernels::RoundingDraws draws;
+    auto parts() const {
+      return std::tie(gradient, value, first_moment, second_moment, rounded, draws);
+    }
   };
   void (*adamw)(Queue&, Updates updates, AdamWArrays arrays);
   // `step` has the momentum alone: the weight decay is the group's.
@@ -161,6 +173,12 @@ struct Operations {
   void (*head_loss)(Queue&, HeadLoss in, const Tensor& dx, const Tensor& dtable,
                     const Tensor& value, const Tensor& sum);
 };
+
+// Decisions, by group, in memory of the host, or of another device when its kernel runs.
+inline kernels::UpdateDecision* DecisionIn(const Tensor& bytes) {
+  MUSTER_CHECK(!bytes.empty() && bytes.num_bytes() % sizeof(kernels::UpdateDecision) == 0);
+  return reinterpret_cast<kernels::UpdateDecision*>(bytes.raw_data());
+}
 
 // Type of what is kept of whole rows (means, largest scores) beside activations of type `dtype`.
 constexpr DType StatisticsType(DType dtype) {
