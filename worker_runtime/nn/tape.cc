@@ -52,54 +52,59 @@ void PlacedFunction::Reset() {
   destroy_ = nullptr;
 }
 
+WeightUses::Range WeightUses::Add(absl::Span<Parameter* const> weights) {
+  const size_t begin = weights_.size();
+  weights_.insert(weights_.end(), weights.begin(), weights.end());
+  for (const Parameter* weight : weights) {
+    if (weight->frozen()) continue;
+    const size_t index = weight->index();
+    if (uses_left_.size() <= index) uses_left_.resize(index + 1, 0);
+    ++uses_left_[index];
+  }
+  return {begin, weights_.size()};
+}
+
+void WeightUses::Release(Parameter& weight) {
+  if (--uses_left_[weight.index()] == 0 && on_last_) on_last_(weight);
+}
+
+void WeightUses::Clear() {
+  weights_.clear();
+  uses_left_.assign(uses_left_.size(), 0);
+}
+
 }  // namespace internal
 
 Tape::Tape(TensorPool& pool, Mode mode) : pool_(pool), mode_(mode), queue_(pool.device(), &pool) {}
 
 Tape::RecordedOperation& Tape::NewRecord(absl::Span<Parameter* const> weights) {
-  MUSTER_CHECK(weights.size() <= kMaxWeights);
   BeginForward();
   RecordedOperation& record = records_.emplace_back();
-  for (Parameter* weight : weights) {
-    record.weights[record.num_weights++] = weight;
-    if (!weight->frozen()) AddUse(*weight);
-  }
+  record.weights = uses_.Add(weights);
   return record;
 }
 
-void Tape::AddUse(const Parameter& weight) {
-  const size_t index = weight.index();
-  if (uses_left_.size() <= index) uses_left_.resize(index + 1, 0);
-  ++uses_left_[index];
-}
-
-void Tape::Release(Parameter& weight) {
-  if (--uses_left_[weight.index()] == 0 && ready_) ready_(weight);
-}
-
 Tape& Tape::Inner(std::unique_ptr<Tape>& inner, Mode mode) {
-  if (inner == nullptr) inner = std::make_unique<Tape>(pool_, mode);
-  inner->observes_ = mode == Mode::kInference;
+  if (inner != nullptr) return *inner;
+  inner = std::make_unique<Tape>(pool_, mode);
+  if (mode == Mode::kInference) inner->observed_.emplace();
   return *inner;
 }
 
 void Tape::Observe(absl::Span<Parameter* const> weights) {
   for (Parameter* weight : weights) {
     if (weight->frozen()) continue;
-    const bool known = std::find(observed_.begin(), observed_.end(), weight) != observed_.end();
-    if (!known) observed_.push_back(weight);
+    const bool known = std::find(observed_->begin(), observed_->end(), weight) != observed_->end();
+    if (!known) observed_->push_back(weight);
   }
 }
 
 // Uses what the region that ran last on the observer has used.
 Tape::RecordedOperation& Tape::NewRegion() {
-  RecordedOperation& record = NewRecord({});
-  record.region_begin = region_weights_.size();
-  for (Parameter* weight : observer_->observed_) {
-    region_weights_.push_back(weight);
-    AddUse(*weight);
-  }
-  record.region_end = region_weights_.size();
+  std::vector<Parameter*>& used = *observer_->observed_;
+  std::reverse(used.begin(), used.end());  // the order in which their gradients become ready
+  RecordedOperation& record = NewRecord(used);
+  record.is_region = true;
   return record;
 }
 
@@ -175,10 +180,14 @@ Tensor Tape::Seed(const Activation& output, double scale) {
   return seed;
 }
 
+void Tape::EnterWeights(const RecordedOperation& record) {
+  for (Parameter* weight : uses_.weights(record.weights)) weight->Enter();
+}
+
 void Tape::ReplayInput(RecordedOperation& record) {
   record.dy = std::move(gradients_[record.output_slot]);
   if (record.dy.empty()) return;  // nothing depended on this output
-  for (int i = 0; i < record.num_weights; ++i) record.weights[i]->Enter();
+  if (!record.is_region) EnterWeights(record);
   if (record.input_gradient) record.input_gradient(*this, record.dy);
   record.input_gradient.Reset();
   if (!record.weight_gradient) record.dy = Tensor();
@@ -186,15 +195,14 @@ void Tape::ReplayInput(RecordedOperation& record) {
 
 void Tape::ReplayWeight(RecordedOperation& record) {
   if (!record.dy.empty() && record.weight_gradient) {
-    for (int i = 0; i < record.num_weights; ++i) record.weights[i]->Enter();
+    EnterWeights(record);
     record.weight_gradient(*this, record.dy);
   }
   record.weight_gradient.Reset();
   record.dy = Tensor();
-  for (int i = 0; i < record.num_weights; ++i) {
-    if (!record.weights[i]->frozen()) Release(*record.weights[i]);
+  for (Parameter* weight : uses_.weights(record.weights)) {
+    if (!weight->frozen()) uses_.Release(*weight);
   }
-  for (size_t i = record.region_end; i > record.region_begin; --i) Release(*region_weights_[i - 1]);
 }
 
 void Tape::Backward(const Activation& output, double scale) {
@@ -244,9 +252,8 @@ void Tape::Clear() {
   memory_.Reset();
   one_ = nullptr;
   gradients_.clear();
-  region_weights_.clear();
+  uses_.Clear();
   status_ = absl::OkStatus();
-  uses_left_.assign(uses_left_.size(), 0);
   stage_ = Stage::kEmpty;
 }
 

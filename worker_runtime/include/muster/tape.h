@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -91,6 +92,32 @@ class PlacedFunction {
   void* object_ = nullptr;
   void (*call_)(void*, Tape&, const Tensor&) = nullptr;
   void (*destroy_)(void*) = nullptr;
+};
+
+// The weights of a tape's records, and how many records with each are left.
+class WeightUses {
+ public:
+  // A record's weights.
+  struct Range {
+    size_t begin = 0;
+    size_t end = 0;
+  };
+  // Those that are not frozen are used once more.
+  Range Add(absl::Span<Parameter* const> weights);
+  absl::Span<Parameter* const> weights(Range range) const {
+    return absl::MakeConstSpan(weights_).subspan(range.begin, range.end - range.begin);
+  }
+  // Ends a use of a weight that is not frozen.
+  void Release(Parameter& weight);
+  // Called when the last use of a weight ends.
+  void OnLast(std::function<void(Parameter&)> callback) { on_last_ = std::move(callback); }
+  // Drops all weights and uses.
+  void Clear();
+
+ private:
+  std::vector<Parameter*> weights_;  // those of the model, which outlives its tapes
+  std::vector<int> uses_left_;       // by Parameter::index
+  std::function<void(Parameter&)> on_last_;
 };
 
 }  // namespace internal
@@ -217,26 +244,23 @@ class Tape {
   // Called when the last record that uses a parameter has written its weight gradient; parameters
   // come in the reverse order of their first use. Runs inside Backward or BackwardWeights, which
   // waits for it, so it should only hand the work on.
-  void OnGradientReady(std::function<void(Parameter&)> callback) { ready_ = std::move(callback); }
+  void OnGradientReady(std::function<void(Parameter&)> callback) {
+    uses_.OnLast(std::move(callback));
+  }
 
   // Drops all records.
   void Clear();
   int num_records() const { return static_cast<int>(records_.size()); }
 
  private:
-  static constexpr int kMaxWeights = 4;
-
   struct RecordedOperation {
     internal::PlacedFunction input_gradient;
     internal::PlacedFunction weight_gradient;
     Tensor dy;
     int output_slot = Activation::kNoGradient;
-    int num_weights = 0;
-    // Those of the model, which outlives the tape; with frozen ones, which the backward pass reads.
-    Parameter* weights[kMaxWeights] = {};
-    // A recomputed region's part of region_weights_: [begin, end).
-    size_t region_begin = 0;
-    size_t region_end = 0;
+    // With frozen ones, which the backward pass reads; of a recomputed region without.
+    internal::WeightUses::Range weights;
+    bool is_region = false;
   };
 
   enum class Stage { kEmpty, kForward, kReplaysWhole, kWeightsAreDue, kReplayed };
@@ -248,10 +272,9 @@ class Tape {
   int NewSlot();
   Tensor Seed(const Activation& output, double scale);
   void EndReplay();
+  void EnterWeights(const RecordedOperation& record);
   void ReplayInput(RecordedOperation& record);
   void ReplayWeight(RecordedOperation& record);
-  void Release(Parameter& weight);
-  void AddUse(const Parameter& weight);
 
   // Recomputed regions. `inner` is made when it is first needed.
   Tape& Inner(std::unique_ptr<Tape>& inner, Mode mode);
@@ -265,22 +288,20 @@ class Tape {
   const Mode mode_;
 
   Queue queue_;
-  std::function<void(Parameter&)> ready_;
   internal::FunctionMemory memory_;  // of the records, which go first
   std::vector<RecordedOperation> records_;
+  internal::WeightUses uses_;
   std::vector<Tensor> gradients_;  // by slot
-  std::vector<int> uses_left_;     // by Parameter::index: records whose weight gradient is to come
   Stage stage_ = Stage::kEmpty;
   const void* one_ = nullptr;
   absl::Status status_;
 
   std::vector<BroughtIds> brought_;
   Recompute recompute_;
-  std::vector<Parameter*> region_weights_;
   std::unique_ptr<Tape> observer_;  // runs regions forward, and sees what they use
   std::unique_ptr<Tape> replayer_;  // runs them again
-  bool observes_ = false;
-  std::vector<Parameter*> observed_;  // each once
+  // What was used since the observer began, each once; nothing on other tapes.
+  std::optional<std::vector<Parameter*>> observed_;
 };
 
 template <typename F>
@@ -296,7 +317,7 @@ template <typename InputGradient, typename WeightGradient>
 Activation Tape::Record(Tensor output, absl::Span<Parameter* const> weights,
                         InputGradient input_gradient, WeightGradient weight_gradient) {
   if (!recording()) {
-    if (observes_) Observe(weights);
+    if (observed_) Observe(weights);
     return {.value = std::move(output)};
   }
   RecordedOperation& record = NewRecord(weights);
@@ -314,7 +335,7 @@ template <typename Region>
 Activation Tape::Recomputed(const Activation& x, Region region) {
   if (!recording()) return region(*this, x);
   Tape& observer = Inner(observer_, Mode::kInference);
-  observer.observed_.clear();
+  observer.observed_->clear();
   observer.status_ = absl::OkStatus();
   Tensor output = region(observer, Activation{.value = x.value}).value;
   if (!observer.status_.ok()) return Refuse(observer.status_.message());

@@ -75,6 +75,31 @@ TEST(Tape, AddsTheGradientsOfSeveralMicroBatches) {
   for (size_t i = 0; i < once.size(); ++i) EXPECT_NEAR(twice[i], 2 * once[i], 1e-5);
 }
 
+TEST(WeightUses, TellOfTheLastUseOfEachWeightThatIsNotFrozen) {
+  ParameterStore store;
+  const Scope scope(store);
+  Parameter& a = scope.Declare({.name = "a", .shape = {1}});
+  Parameter& b = scope.Declare({.name = "b", .shape = {1}});
+  Parameter& frozen = scope.Declare({.name = "frozen", .shape = {1}});
+  frozen.Freeze();
+  internal::WeightUses uses;
+  std::vector<Parameter*> ended;
+  uses.OnLast([&](Parameter& weight) { ended.push_back(&weight); });
+  Parameter *const first[] = {&a, &frozen}, *const second[] = {&b, &a};
+  uses.Add(first);
+  const auto range = uses.Add(second);
+  EXPECT_THAT(uses.weights(range), ElementsAre(&b, &a));
+  uses.Release(b);
+  uses.Release(a);
+  EXPECT_THAT(ended, ElementsAre(&b));
+  uses.Release(a);
+  EXPECT_THAT(ended, ElementsAre(&b, &a));
+  uses.Clear();
+  uses.Add(second);
+  uses.Release(a);
+  EXPECT_THAT(ended, ElementsAre(&b, &a, &a));
+}
+
 TEST(Tape, AnnouncesEachGradientOnceAfterItsLastUse) {
   TinyGpt tiny;
   Tape tape(tiny.pool);
