@@ -115,15 +115,15 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, Para
 // --- steps --------------------------------------------------------------------------------------
 
 absl::StatusOr<StepResult> Engine::Step(Forward forward) {
-  return state_->RunStep(
-      [&](Tape& tape, const plan::Action& pass, const Activation&) -> absl::StatusOr<StageOutput> {
-        MUSTER_ASSIGN_OR_RETURN(Loss loss, forward(tape, pass.micro_batch));
-        return StageOutput{.loss = std::move(loss)};
-      });
+  return state_->RunStep([&](Tape& tape, const plan::StagePass& pass,
+                             const Activation&) -> absl::StatusOr<StageOutput> {
+    MUSTER_ASSIGN_OR_RETURN(Loss loss, forward(tape, pass.micro_batch));
+    return StageOutput{.loss = std::move(loss)};
+  });
 }
 
 absl::StatusOr<StepResult> Engine::StepStage(StageForward forward) {
-  return state_->RunStep([&](Tape& tape, const plan::Action& pass, const Activation& received) {
+  return state_->RunStep([&](Tape& tape, const plan::StagePass& pass, const Activation& received) {
     return forward(tape, pass.micro_batch, received);
   });
 }
@@ -156,7 +156,7 @@ absl::StatusOr<StepResult> Engine::Step(BatchReader& reader) {
   }
   MUSTER_RETURN_IF_ERROR(state.feed.Begin(reader));
   return state.RunStep(
-      [&](Tape& tape, const plan::Action& pass,
+      [&](Tape& tape, const plan::StagePass& pass,
           const Activation& received) -> absl::StatusOr<StageOutput> {
         MUSTER_ASSIGN_OR_RETURN(const Batch* own, state.feed.At(reader, tape, pass.micro_batch,
                                                                 state.runner.is_capturing()));

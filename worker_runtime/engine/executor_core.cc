@@ -19,16 +19,17 @@ ExecutorCore::ExecutorCore(const plan::Program& program)
   for (size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
     const int index = static_cast<int>(i);
-    const Lane lane = plan::LaneOf(action.kind);
+    const Lane lane = plan::LaneOf(action.kind());
     (lane == Lane::kCompute  ? computing_
      : lane == Lane::kMemory ? freeing_
                              : launching_)
         .Add(index);
-    if (action.backward == plan::kNone) continue;
-    after_pass_[action.backward].push_back(index);
+    if (plan::BackwardOf(action) == plan::kNone) continue;
+    after_pass_[plan::BackwardOf(action)].push_back(index);
+    const plan::Bucket& bucket = program.buckets[plan::BucketOf(action)];
     waiting_for_.resize(
-        std::max<size_t>(waiting_for_.size(), static_cast<size_t>(action.end_parameter)));
-    for (int p = action.first_parameter; p < action.end_parameter; ++p) {
+        std::max<size_t>(waiting_for_.size(), static_cast<size_t>(bucket.end_parameter)));
+    for (int p = bucket.first_parameter; p < bucket.end_parameter; ++p) {
       waiting_for_[p].push_back(index);
     }
   }
@@ -36,9 +37,9 @@ ExecutorCore::ExecutorCore(const plan::Program& program)
 
 absl::Span<const int> ExecutorCore::Begin() {
   std::fill(states_.begin(), states_.end(), State::kWaiting);
-  for (size_t i = 0; i < missing_.size(); ++i) {
-    const Action& action = program_.actions[i];
-    missing_[i] = action.end_parameter - action.first_parameter;
+  std::fill(missing_.begin(), missing_.end(), 0);
+  for (const std::vector<int>& waiting : waiting_for_) {
+    for (const int action : waiting) ++missing_[action];
   }
   std::fill(came_to_.begin(), came_to_.end(), -1);
   pass_ = plan::kNone;
@@ -57,7 +58,7 @@ void ExecutorCore::Apply(const GradientReady& event) {
   if (event.parameter >= static_cast<int>(waiting_for_.size())) return;
   for (const int action : waiting_for_[event.parameter]) {
     // Gradients of earlier micro-batches are only parts of the sum.
-    if (states_[program_.actions[action].backward] != State::kStarted) continue;
+    if (states_[plan::BackwardOf(program_.actions[action])] != State::kStarted) continue;
     MUSTER_CHECK(missing_[action] > 0);
     --missing_[action];
   }
@@ -67,7 +68,7 @@ void ExecutorCore::Apply(const Done& event) {
   MUSTER_CHECK(states_[event.action] == State::kStarted);
   states_[event.action] = State::kDone;
   ++num_done_;
-  if (plan::LaneOf(program_.actions[event.action].kind) == Lane::kCompute) is_computing_ = false;
+  if (plan::LaneOf(program_.actions[event.action].kind()) == Lane::kCompute) is_computing_ = false;
   came_to_[event.action] = std::numeric_limits<int>::max();
   if (event.action == pass_) pass_ = plan::kNone;
   for (const int waiting : after_pass_[event.action]) missing_[waiting] = 0;
@@ -80,7 +81,7 @@ void ExecutorCore::Apply(const UnitEntered& event) {
 }
 
 int ExecutorCore::FindUse(int unit) const {
-  const std::vector<plan::Entry>& entries = program_.actions[pass_].entries;
+  const std::vector<plan::Entry>& entries = pass().entries;
   for (int use = use_ + 1; use < static_cast<int>(entries.size()); ++use) {
     if (entries[use].unit == unit) return use;
   }
@@ -88,7 +89,7 @@ int ExecutorCore::FindUse(int unit) const {
 }
 
 ExecutorCore::Arrival ExecutorCore::WhatIs(int unit) const {
-  if (pass_ == plan::kNone || program_.actions[pass_].entries.empty()) return Arrival::kSame;
+  if (pass_ == plan::kNone || pass().entries.empty()) return Arrival::kSame;
   if (use_ >= 0 && use().unit == unit) return Arrival::kSame;
   return FindUse(unit) < 0 ? Arrival::kUnknown : Arrival::kNext;
 }
@@ -109,7 +110,8 @@ bool ExecutorCore::IsReady(int action) const {
   const Action& a = program_.actions[action];
   if (a.at.pass != plan::kNone && came_to_[a.at.pass] < a.at.entry) return false;
   if (missing_[action] > 0) return false;
-  if (a.backward != plan::kNone && states_[a.backward] == State::kWaiting) return false;
+  const int backward = plan::BackwardOf(a);
+  if (backward != plan::kNone && states_[backward] == State::kWaiting) return false;
   return std::all_of(a.after.begin(), a.after.end(),
                      [&](int other) { return states_[other] == State::kDone; });
 }
@@ -172,9 +174,11 @@ absl::Span<const int> ExecutorCore::StartWhatMay() {
   StartWhatNeedNotCompute();
   if (!is_computing_ && StartNext(computing_)) {
     is_computing_ = true;
-    pass_ = started_.back();
-    use_ = -1;
-    came_to_[pass_] = 0;
+    if (program_.actions[started_.back()].If<plan::Pass>()) {
+      pass_ = started_.back();
+      use_ = -1;
+      came_to_[pass_] = 0;
+    }
     StartWhatNeedNotCompute();
   }
   return started_;

@@ -76,14 +76,12 @@ class ExecutorCore {
   };
   Arrival WhatIs(int unit) const;
   // The use that the pass has come to.
-  const plan::Entry& use() const { return program_.actions[pass_].entries[use_]; }
+  const plan::Entry& use() const { return pass().entries[use_]; }
   // The action under way that holds it up; kNone: it may go on.
   int UseHoldUp() const;
 
   // Whether no pass runs that is of another stage.
-  bool IsOfPass(int stage) const {
-    return pass_ == plan::kNone || program_.actions[pass_].stage == stage;
-  }
+  bool IsOfPass(int stage) const { return pass_ == plan::kNone || pass().of.stage == stage; }
   // No forward or backward pass runs.
   bool is_between_passes() const { return pass_ == plan::kNone; }
   // Every action is done.
@@ -92,6 +90,8 @@ class ExecutorCore {
  private:
   enum class State : uint8_t { kWaiting, kStarted, kDone };
 
+  // The one that runs.
+  const plan::Pass& pass() const { return program_.actions[pass_].As<plan::Pass>(); }
   void Apply(const GradientReady& event);
   void Apply(const Done& event);
   void Apply(const UnitEntered& event);

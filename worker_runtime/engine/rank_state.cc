@@ -67,14 +67,14 @@ void RankState::AllocateValues(bool frozen) {
   // Where none is gathered a parameter that learns may lie in two buckets.
   if (shards.empty() && !frozen) whole = StageRanges();
   const DType dtype = program_.types.parameters;
-  const int64_t arena = frozen ? program_.frozen_gathered_blocks : program_.gathered_blocks;
+  const int64_t arena = program_.gathered_blocks[frozen];
   values_[frozen] = {AllocateBlocks(dtype, whole), AllocateBlocks(dtype, shards),
                      AllocateBlocks(dtype, kept), Allocate(dtype, arena * plan::kBlockElements)};
 }
 
 void RankState::AllocateGradients() {
   const DType dtype = program_.types.gradients;
-  for (int i = 0; i < program_.num_slots; ++i) {
+  for (int i = 0; i < program_.sums.num_slots; ++i) {
     gradients_.push_back(AllocateBlocks(dtype, StageRanges()));
   }
   if (program_.streams_gradients) {
@@ -264,7 +264,7 @@ plan::ArenaBytes RankState::held() const {
   At(held, Arena::kGradients) = gradient_shards_.num_bytes();
   if (!gradients_.empty()) {
     At(held, Arena::kGradients) = gradients_[0].num_bytes();
-    At(held, Arena::kPartialSums) = (program_.num_slots - 1) * gradients_[0].num_bytes();
+    At(held, Arena::kPartialSums) = (program_.sums.num_slots - 1) * gradients_[0].num_bytes();
   }
   for (const Borrowed& borrowed : borrowed_) {
     At(held, Arena::kParameters) += bytes(borrowed.value);

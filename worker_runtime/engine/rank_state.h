@@ -62,7 +62,7 @@ class RankState {
   // The sum over all micro-batches, of blocks that this rank owns.
   Tensor SummedGradients(plan::BlockRange blocks) const {
     return program_.streams_gradients ? gradient_shards_.Part(blocks)
-                                      : Gradients(program_.root_slots.front(), blocks);
+                                      : Gradients(program_.sums.root_slots.front(), blocks);
   }
   // State that this rank updates of a bucket: [owned.num_elements()]; of a frozen one, its values.
   // Moments are empty where the update's rule keeps none.
@@ -94,7 +94,7 @@ class RankState {
   const Tensor& all_gradients(int slot) const { return gradients_[slot].whole(); }
   const Tensor& all_summed_gradients() const {
     return program_.streams_gradients ? gradient_shards_.whole()
-                                      : all_gradients(program_.root_slots.front());
+                                      : all_gradients(program_.sums.root_slots.front());
   }
   const Tensor& gather_arena(bool frozen) const { return values_[frozen].arena(); }
   const Tensor& unreduced_arena() const { return unreduced_arena_; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <utility>
 
 #include "proto/base/status_macros.h"
@@ -13,12 +14,11 @@ namespace muster::engine {
 namespace {
 
 using plan::Action;
-using plan::ActionKind;
 using plan::BlockRange;
 
 // Losses have slots also where gradients do not.
 size_t LossSlots(const plan::Program& program) {
-  return static_cast<size_t>(std::max(program.num_slots, 1));
+  return static_cast<size_t>(std::max(program.sums.num_slots, 1));
 }
 
 void Copy(Queue& queue, const Tensor& from, const Tensor& to) {
@@ -37,7 +37,6 @@ Reduction::Reduction(const plan::Program& program, std::vector<Communicator*> gr
     : program_(program),
       groups_(std::move(groups)),
       state_(state),
-      leaves_(program.leaves_per_rank),
       queue_(queue),
       pool_(queue.device()),
       padding_(plan::PadsInUnreduced(program) && program.padding_bytes > 0
@@ -46,17 +45,8 @@ Reduction::Reduction(const plan::Program& program, std::vector<Communicator*> gr
       losses_(LossSlots(program)) {
   queue_.device().operations(DType::kF32).clear(queue_, padding_);
   if (!host_reads()) {
-    micro_batch_losses_ = pool_.Allocate(DType::kF64, {2, program.leaves_per_rank});
+    micro_batch_losses_ = pool_.Allocate(DType::kF64, {2, program.leaves_per_rank()});
     totals_ = pool_.Allocate(DType::kF64, {2 * static_cast<int64_t>(losses_.size())});
-  }
-  // The backward passes say where each micro-batch goes and what is added then; REDUCE says it for
-  // the last one.
-  for (const Action& action : program.actions) {
-    if (plan::WritesGradients(action)) {
-      leaves_[action.micro_batch] = {.slot = std::max(action.slot, 0), .merges = action.merges};
-    } else if (action.kind == ActionKind::kReduce && action.place == plan::kNone) {
-      leaves_.back().merges = action.merges;
-    }
   }
 }
 
@@ -65,19 +55,19 @@ void Reduction::Begin(absl::Span<const double> tokens) {
   summed_.assign(losses_.size(), LeafRange{});
   own_loss_is_finite_ = true;
   is_summed_ = false;
-  tokens_.assign(program_.leaves_per_rank, 0);
+  tokens_.assign(program_.leaves_per_rank(), 0);
   tokens_are_there_ = !tokens.empty();
   if (tokens_are_there_) PutTokens(tokens);
 }
 
 void Reduction::PutTokens(absl::Span<const double> tokens) {
-  const Tensor to = OfMicroBatches(1, {0, program_.leaves_per_rank});
+  const Tensor to = OfMicroBatches(1, {0, program_.leaves_per_rank()});
   queue_.device().Upload(queue_, tokens.data(), to.raw_data(), to.num_bytes());
 }
 
 void Reduction::AddLoss(int64_t index, LossSum loss, const Tensor& on_device) {
   own_loss_is_finite_ = own_loss_is_finite_ && std::isfinite(loss.loss);
-  const plan::OrderedLeaf& leaf = leaves_[index];
+  const plan::OrderedLeaf& leaf = program_.sums.leaves[index];
   LossPair& own = losses_[leaf.slot];
   LeafRange& range = summed_[leaf.slot];
   if (program_.ordered) {
@@ -102,7 +92,7 @@ void Reduction::SumLosses() {
   if (!tokens_are_there_) PutTokens(tokens_);
   const Operations& operations = queue_.device().operations(DType::kF32);
   operations.clear(queue_, totals_);
-  for (const int slot : program_.root_slots) {
+  for (const int slot : program_.sums.root_slots) {
     for (const int which : {0, 1}) {
       operations.tree_sum(queue_, OfMicroBatches(which, summed_[slot]),
                           TotalOf(slot).Slice(which, {1}));
@@ -116,7 +106,7 @@ Buffer Reduction::LossBuffer(int slot) {
 
 void Reduction::PutLoss(const Tensor& to) {
   SumLosses();
-  const int slot = program_.root_slots.front();
+  const int slot = program_.sums.root_slots.front();
   const void* from = host_reads() ? losses_[slot].data() : TotalOf(slot).raw_data();
   queue_.device().CopyBytes(queue_, from, to.raw_data(), to.num_bytes());
 }
@@ -124,13 +114,13 @@ void Reduction::PutLoss(const Tensor& to) {
 absl::StatusOr<bool> Reduction::OwnLossIsFinite() const {
   if (host_reads()) return own_loss_is_finite_;
   MUSTER_ASSIGN_OR_RETURN(const Tensor losses,
-                          OnHost(queue_, OfMicroBatches(0, {0, program_.leaves_per_rank})));
+                          OnHost(queue_, OfMicroBatches(0, {0, program_.leaves_per_rank()})));
   const auto all = losses.span<double>();
   return std::all_of(all.begin(), all.end(), [](double loss) { return std::isfinite(loss); });
 }
 
-void Reduction::Merge(const Action& action, BlockRange blocks) {
-  for (const plan::Merge& merge : action.merges) {
+void Reduction::Merge(const std::vector<plan::Merge>& merges, BlockRange blocks) {
+  for (const plan::Merge& merge : merges) {
     const Tensor left = state_.Gradients(merge.left_slot, blocks);
     const Tensor right = state_.Gradients(merge.right_slot, blocks);
     queue_.device().operations(left.dtype()).add(queue_, left, right, left);
@@ -138,48 +128,43 @@ void Reduction::Merge(const Action& action, BlockRange blocks) {
 }
 
 Work Reduction::Start(const Action& action) {
-  switch (action.kind) {
-    case ActionKind::kReduce:
-      return StartReduce(action);
-    case ActionKind::kReplicate:
-      return StartReplicate(action);
-    case ActionKind::kUnshard:
-      return action.place == plan::kNone ? StartUnshard(action) : StartGather(action);
-    case ActionKind::kSquares:
-      // In ordered mode each block is one rank's and zero on all others, so any order of adding is
-      // exact.
-      return GroupOf(action).AllReduce(BufferOfTensor(state_.norm_parts()), {.queue = &queue_});
-    default:
-      return StartLoss(action);
+  if (const auto* reduce = action.If<plan::Reduce>()) {
+    return reduce->place == plan::kNone ? StartReduce(*reduce) : StartStreamedReduce(*reduce);
   }
+  if (const auto* replicate = action.If<plan::Replicate>()) return StartReplicate(*replicate);
+  if (const auto* unshard = action.If<plan::Unshard>()) {
+    return unshard->place == plan::kNone ? StartUnshard(*unshard) : StartGather(*unshard);
+  }
+  if (const auto* loss = action.If<plan::SumLoss>()) return StartLoss(*loss);
+  if (const auto* share = action.If<plan::ShareLoss>()) return StartShareLoss(*share);
+  // In ordered mode each block is one rank's and zero on all others, so any order of adding is
+  // exact.
+  return GroupOf(action.As<plan::SumSquares>().exchange)
+      .AllReduce(BufferOfTensor(state_.norm_parts()), {.queue = &queue_});
 }
 
 const Tensor& Reduction::WorksIn(const Action& action) const {
-  if (IsPadded(action, program_)) {
+  if (ExchangeOf(action)->padding != plan::kNone) {
     return plan::PadsInUnreduced(program_) ? state_.unreduced_arena() : padding_;
   }
-  const bool has_place = action.place != plan::kNone;
-  switch (action.kind) {
-    case ActionKind::kReduce:
-      return has_place ? state_.unreduced_arena()
-                       : state_.all_gradients(program_.root_slots.front());
-    case ActionKind::kReplicate:
-      return state_.all_summed_gradients();
-    case ActionKind::kUnshard:
-      return has_place ? state_.gather_arena(program_.buckets[action.bucket].frozen)
-                       : state_.all_whole_values();
-    case ActionKind::kSquares:
-      return state_.all_squares();
-    default:
-      return totals_;
+  if (const auto* reduce = action.If<plan::Reduce>()) {
+    return reduce->place == plan::kNone ? state_.all_gradients(program_.sums.root_slots.front())
+                                        : state_.unreduced_arena();
   }
+  if (action.If<plan::Replicate>()) return state_.all_summed_gradients();
+  if (const auto* unshard = action.If<plan::Unshard>()) {
+    return unshard->place == plan::kNone ? state_.all_whole_values()
+                                         : state_.gather_arena(BucketAt(unshard->bucket).frozen);
+  }
+  return action.If<plan::SumSquares>() ? state_.all_squares() : totals_;
 }
 
 // Its ranks start the same actions in the same order.
 std::vector<Tensor> Reduction::MemoryOf(int group) const {
   std::vector<const Tensor*> found;
   for (const Action& action : program_.actions) {
-    if (action.group != group) continue;
+    const plan::Exchange* const exchange = ExchangeOf(action);
+    if (exchange == nullptr || exchange->group != group) continue;
     const Tensor* const memory = &WorksIn(action);
     if (std::find(found.begin(), found.end(), memory) == found.end()) found.push_back(memory);
   }
@@ -188,174 +173,173 @@ std::vector<Tensor> Reduction::MemoryOf(int group) const {
   return all;
 }
 
-Buffer Reduction::ShareOf(const Tensor& whole, const Communicator& group) {
-  const int64_t each = whole.num_elements() / group.size();
-  return BufferOfTensor(whole.Slice(group.rank() * each, {each}));
+Buffer Reduction::ShareOf(const Buffer& whole, const Communicator& group) {
+  const int64_t each = whole.count / group.size();
+  const auto offset = static_cast<size_t>(group.rank() * each) * SizeOf(whole.dtype);
+  return {static_cast<std::byte*>(whole.data) + offset, each, whole.dtype};
 }
 
-Work Reduction::StartReduce(const Action& action) {
-  if (action.place != plan::kNone) return StartStreamedReduce(action);
-  Merge(action, action.blocks);
-  std::vector<ConstBuffer> roots;
-  Buffer output;
-  for (size_t i = 0; i < program_.root_slots.size(); ++i) {
-    Tensor root = state_.Gradients(program_.root_slots[i], action.blocks);
-    if (IsPadded(action, program_)) {
-      const Tensor padded = Padded(i, action);
+Work Reduction::Sum(const plan::Exchange& exchange, const std::vector<Buffer>& roots,
+                    int64_t leaves_per_rank) {
+  Communicator& group = GroupOf(exchange);
+  const std::vector<ConstBuffer> inputs(roots.begin(), roots.end());
+  const SubtreeOptions ordered = {.leaves_per_rank = leaves_per_rank, .queue = &queue_};
+  const ReduceOptions fast = {.queue = &queue_};
+  if (exchange.collective == plan::Collective::kAllReduce) {
+    return program_.ordered ? group.AllReduceSubtrees(inputs, roots[0], ordered)
+                            : group.AllReduce(roots[0], fast);
+  }
+  const Buffer output = ShareOf(roots[0], group);
+  return program_.ordered ? group.ReduceScatterSubtrees(inputs, output, ordered)
+                          : group.ReduceScatter(inputs[0], output, fast);
+}
+
+Work Reduction::StartReduce(const plan::Reduce& reduce) {
+  const BlockRange blocks = BucketAt(reduce.bucket).blocks;
+  Merge(reduce.merges, blocks);
+  std::vector<Buffer> roots;
+  for (const int slot : program_.sums.root_slots) {
+    Tensor root = state_.Gradients(slot, blocks);
+    if (reduce.exchange.padding != plan::kNone) {
+      const Tensor padded = Padded(reduce.exchange, program_.types.reduced, roots.size());
       Convert(queue_, root, padded.Slice(0, {root.num_elements()}));
       root = padded;
     }
     roots.push_back(BufferOfTensor(root));
-    if (i == 0) output = BufferOfTensor(root);
   }
-  Communicator& group = GroupOf(action);
-  const SubtreeOptions ordered = {.leaves_per_rank = program_.leaves_per_rank, .queue = &queue_};
-  const ReduceOptions fast = {.queue = &queue_};
-  if (action.collective == plan::Collective::kAllReduce) {
-    return program_.ordered ? group.AllReduceSubtrees(roots, output, ordered)
-                            : group.AllReduce(output, fast);
-  }
-  output = ShareOf(Tensor::Borrow(output.data, output.dtype, {output.count}), group);
-  return program_.ordered ? group.ReduceScatterSubtrees(roots, output, ordered)
-                          : group.ReduceScatter(roots[0], output, fast);
+  return Sum(reduce.exchange, roots, program_.leaves_per_rank());
 }
 
-Work Reduction::StartStreamedReduce(const Action& action) {
-  Communicator& group = GroupOf(action);
-  MoveHeads(action);
-  Tensor padded = StreamedPlace(action);
-  if (IsRounded(action, program_)) {
-    const Tensor rounded = Padded(0, action);
+Work Reduction::StartStreamedReduce(const plan::Reduce& reduce) {
+  MoveHeads(reduce);
+  Tensor padded = StreamedPlace(reduce);
+  if (program_.types.rounds_sums()) {
+    const Tensor rounded = Padded(reduce.exchange, program_.types.reduced);
     Convert(queue_, padded, rounded);
     padded = rounded;
   }
-  const Buffer output = ShareOf(padded, group);
-  const ConstBuffer input = BufferOfTensor(padded);
-  if (!program_.ordered) return group.ReduceScatter(input, output, {.queue = &queue_});
-  return group.ReduceScatterSubtrees(
-      {input}, output, {.leaves_per_rank = program_.leaves_per_rank, .queue = &queue_});
+  return Sum(reduce.exchange, {BufferOfTensor(padded)}, program_.leaves_per_rank());
 }
 
-Tensor Reduction::StreamedPlace(const Action& action) const {
-  return state_.UnreducedPlace(action.place + plan::HeadBlocks(program_.buckets[action.bucket]),
-                               program_.shards.PaddedOf(action.blocks.num_blocks()));
+Tensor Reduction::StreamedPlace(const plan::Reduce& reduce) const {
+  const plan::Bucket& bucket = BucketAt(reduce.bucket);
+  return state_.UnreducedPlace(reduce.place + plan::HeadBlocks(bucket),
+                               program_.shards.PaddedOf(bucket.blocks.num_blocks()));
 }
 
-void Reduction::MoveHeads(const Action& action) {
-  const plan::Bucket& bucket = program_.buckets[action.bucket];
+void Reduction::MoveHeads(const plan::Reduce& reduce) {
+  const plan::Bucket& bucket = BucketAt(reduce.bucket);
   const auto end_of = [](const Tensor& whole, int64_t end, int64_t count) {
     return whole.Slice(end - count, {count});
   };
   if (const int64_t head = bucket.head_elements; head > 0) {
-    const Tensor block = state_.UnreducedPlace(action.place, 1);
+    const Tensor block = state_.UnreducedPlace(reduce.place, 1);
     Copy(queue_, end_of(block, plan::kBlockElements, head), state_.HeadPlace(bucket));
   }
-  const int behind = plan::BucketBehind(program_, action.bucket);
+  const int behind = plan::BucketBehind(program_, reduce.bucket);
   if (behind == plan::kNone) return;
-  const Tensor head = state_.HeadPlace(program_.buckets[behind]);
+  const Tensor head = state_.HeadPlace(BucketAt(behind));
   Copy(queue_, head,
-       end_of(StreamedPlace(action), bucket.blocks.num_elements(), head.num_elements()));
+       end_of(StreamedPlace(reduce), bucket.blocks.num_elements(), head.num_elements()));
 }
 
-// The ranks of a shard group together are one leaf here.
-Work Reduction::StartReplicate(const Action& action) {
-  Communicator& group = GroupOf(action);
-  const Tensor own = state_.SummedGradients(action.blocks);
-  if (IsRounded(action, program_)) {
-    const Tensor rounded = Padded(0, action);
-    Convert(queue_, own, rounded);
-    return group.AllReduce(BufferOfTensor(rounded), {.queue = &queue_});
+Work Reduction::StartReplicate(const plan::Replicate& replicate) {
+  Tensor sum = state_.SummedGradients(BucketAt(replicate.bucket).owned);
+  if (program_.types.rounds_sums()) {
+    const Tensor rounded = Padded(replicate.exchange, program_.types.reduced);
+    Convert(queue_, sum, rounded);
+    sum = rounded;
   }
-  const Buffer sum = BufferOfTensor(own);
-  if (!program_.ordered) return group.AllReduce(sum, {.queue = &queue_});
-  return group.AllReduceSubtrees(
-      {sum}, sum,
-      {.leaves_per_rank = program_.leaves_per_rank * program_.shards.size, .queue = &queue_});
+  // The ranks of a shard group together are one leaf here.
+  return Sum(replicate.exchange, {BufferOfTensor(sum)},
+             program_.leaves_per_rank() * program_.shards.size);
 }
 
-Work Reduction::StartLoss(const Action& action) {
-  Communicator& group = GroupOf(action);
-  const int result = program_.root_slots.front();
-  // Only one of the ranks that hold the sum gives it.
-  if (action.kind == ActionKind::kShareLoss) {
-    if (program_.rank != action.peer) {
-      losses_[result] = {};
-      is_summed_ = true;
-      if (!host_reads()) queue_.device().operations(DType::kF32).clear(queue_, TotalOf(result));
-    }
-    SumLosses();
-    return group.AllReduce(LossBuffer(result), {.queue = &queue_});
+Work Reduction::StartLoss(const plan::SumLoss& sum) {
+  SumLosses();
+  std::vector<Buffer> roots;
+  for (const int slot : program_.sums.root_slots) roots.push_back(LossBuffer(slot));
+  return Sum(sum.exchange, roots, program_.leaves_per_rank());
+}
+
+// Only one of the ranks that hold the sum gives it.
+Work Reduction::StartShareLoss(const plan::ShareLoss& share) {
+  const int result = program_.sums.root_slots.front();
+  if (program_.rank != share.giver) {
+    losses_[result] = {};
+    is_summed_ = true;
+    if (!host_reads()) queue_.device().operations(DType::kF32).clear(queue_, TotalOf(result));
   }
   SumLosses();
-  if (!program_.ordered) return group.AllReduce(LossBuffer(result), {.queue = &queue_});
-  std::vector<ConstBuffer> roots;
-  for (const int slot : program_.root_slots) roots.push_back(LossBuffer(slot));
-  return group.AllReduceSubtrees(roots, LossBuffer(result),
-                                 {.leaves_per_rank = program_.leaves_per_rank, .queue = &queue_});
+  return GroupOf(share.exchange).AllReduce(LossBuffer(result), {.queue = &queue_});
 }
 
-Work Reduction::StartUnshard(const Action& action) {
-  Communicator& group = GroupOf(action);
-  Tensor whole = state_.Values(action.blocks);
-  if (IsPadded(action, program_)) {
-    const BlockRange owned = program_.buckets[action.bucket].owned;
-    whole = Padded(0, action);
-    const int64_t each = whole.num_elements() / group.size();
-    Copy(queue_, state_.Values(owned), whole.Slice(group.rank() * each, {owned.num_elements()}));
+Work Reduction::StartUnshard(const plan::Unshard& unshard) {
+  Communicator& group = GroupOf(unshard.exchange);
+  const plan::Bucket& bucket = BucketAt(unshard.bucket);
+  Tensor whole = state_.Values(bucket.blocks);
+  if (unshard.exchange.padding != plan::kNone) {
+    whole = Padded(unshard.exchange, program_.types.parameters);
+    const int64_t first = whole.num_elements() / group.size() * group.rank();
+    Copy(queue_, state_.Values(bucket.owned), whole.Slice(first, {bucket.owned.num_elements()}));
   }
-  return group.AllGather(ShareOf(whole, group), BufferOfTensor(whole), {.queue = &queue_});
+  const Buffer all = BufferOfTensor(whole);
+  return group.AllGather(ShareOf(all, group), all, {.queue = &queue_});
 }
 
 // The own shard goes to its place, the others come beside it.
-Work Reduction::StartGather(const Action& action) {
-  Communicator& group = GroupOf(action);
-  const plan::Shards& shards = action.secondary ? program_.secondary : program_.shards;
-  const int64_t blocks = action.blocks.num_blocks();
-  const plan::Bucket& bucket = program_.buckets[action.bucket];
-  const Tensor whole = state_.GatherPlace(bucket.frozen, action.place, shards.PaddedOf(blocks));
+Work Reduction::StartGather(const plan::Unshard& unshard) {
+  Communicator& group = GroupOf(unshard.exchange);
+  const plan::Shards& shards = unshard.secondary ? program_.secondary : program_.shards;
+  const plan::Bucket& bucket = BucketAt(unshard.bucket);
+  const int64_t blocks = bucket.blocks.num_blocks();
+  const Tensor whole = state_.GatherPlace(bucket.frozen, unshard.place, shards.PaddedOf(blocks));
   const Tensor own =
-      action.secondary ? state_.Secondary(action.bucket) : state_.Values(bucket.owned);
+      unshard.secondary ? state_.Secondary(unshard.bucket) : state_.Values(bucket.owned);
   if (own.num_elements() > 0) {
     const int64_t first = shards.rank * shards.LargestOf(blocks) * plan::kBlockElements;
     Copy(queue_, own, whole.Slice(first, own.shape()));
   }
-  return group.AllGather(ShareOf(whole, group), BufferOfTensor(whole), {.queue = &queue_});
+  const Buffer all = BufferOfTensor(whole);
+  return group.AllGather(ShareOf(all, group), all, {.queue = &queue_});
 }
 
-void Reduction::GiveUp(const Action& action) {
-  if (action.secondary) {
-    const BlockRange kept = state_.SecondaryBlocks(action.bucket);
-    if (kept.num_blocks() > 0) {
-      const bool frozen = program_.buckets[action.bucket].frozen;
-      const Tensor whole = state_.GatherPlace(frozen, action.place, action.blocks.num_blocks());
-      const int64_t first = kept.first_element() - action.blocks.first_element();
-      Copy(queue_, whole.Slice(first, {kept.num_elements()}), state_.Secondary(action.bucket));
-    }
+void Reduction::GiveUp(const plan::Reshard& reshard) {
+  const BlockRange kept = state_.SecondaryBlocks(reshard.bucket);
+  if (reshard.secondary && kept.num_blocks() > 0) {
+    const plan::Bucket& bucket = BucketAt(reshard.bucket);
+    const Tensor whole =
+        state_.GatherPlace(bucket.frozen, reshard.place, bucket.blocks.num_blocks());
+    const int64_t first = kept.first_element() - bucket.blocks.first_element();
+    Copy(queue_, whole.Slice(first, {kept.num_elements()}), state_.Secondary(reshard.bucket));
   }
-  state_.UnbindGathered(action.bucket);
+  state_.UnbindGathered(reshard.bucket);
 }
 
 void Reduction::Finish(const Action& action) {
-  if (action.kind == ActionKind::kUnshard && action.place != plan::kNone) {
-    state_.BindGathered(action.bucket, action.place);
-  } else if (action.kind == ActionKind::kReduce && action.place != plan::kNone) {
-    FinishStreamedReduce(action);
-  } else if (IsPadded(action, program_)) {
+  const auto* const unshard = action.If<plan::Unshard>();
+  const auto* const reduce = action.If<plan::Reduce>();
+  if (unshard && unshard->place != plan::kNone) {
+    state_.BindGathered(unshard->bucket, unshard->place);
+  } else if (reduce && reduce->place != plan::kNone) {
+    FinishStreamedReduce(*reduce);
+  } else if (ExchangeOf(action)->padding != plan::kNone) {
     FinishPadded(action);
   }
 }
 
 // The first micro-batch of a step begins the sum.
-void Reduction::FinishStreamedReduce(const Action& action) {
-  const BlockRange owned = program_.buckets[action.bucket].owned;
-  if (owned.num_blocks() == 0) return;
-  const int64_t first = owned.first_element() - action.blocks.first_element();
-  const Tensor part = StreamedPlace(action).Slice(first, {owned.num_elements()});
-  if (IsRounded(action, program_)) {
-    Convert(queue_, Padded(0, action).Slice(first, part.shape()), part);
+void Reduction::FinishStreamedReduce(const plan::Reduce& reduce) {
+  const plan::Bucket& bucket = BucketAt(reduce.bucket);
+  if (bucket.owned.num_blocks() == 0) return;
+  const int64_t first = bucket.owned.first_element() - bucket.blocks.first_element();
+  const Tensor part = StreamedPlace(reduce).Slice(first, {bucket.owned.num_elements()});
+  if (program_.types.rounds_sums()) {
+    const Tensor rounded = Padded(reduce.exchange, program_.types.reduced);
+    Convert(queue_, rounded.Slice(first, part.shape()), part);
   }
-  const Tensor sum = state_.SummedGradients(owned);
-  if (action.micro_batch == 0) {
+  const Tensor sum = state_.SummedGradients(bucket.owned);
+  if (reduce.micro_batch == 0) {
     Copy(queue_, part, sum);
   } else {
     queue_.device().operations(sum.dtype()).add(queue_, sum, part, sum);
@@ -363,28 +347,29 @@ void Reduction::FinishStreamedReduce(const Action& action) {
 }
 
 void Reduction::FinishPadded(const Action& action) {
-  const Tensor padded = Padded(0, action);
-  if (action.kind == ActionKind::kUnshard) {
-    Copy(queue_, padded.Slice(0, {action.blocks.num_elements()}), state_.Values(action.blocks));
+  const plan::Exchange& exchange = *ExchangeOf(action);
+  const plan::Bucket& bucket = BucketAt(plan::BucketOf(action));
+  if (action.If<plan::Unshard>()) {
+    const Tensor padded = Padded(exchange, program_.types.parameters);
+    Copy(queue_, padded.Slice(0, {bucket.blocks.num_elements()}), state_.Values(bucket.blocks));
     return;
   }
-  if (action.kind == ActionKind::kReplicate) {
-    Convert(queue_, padded, state_.SummedGradients(action.blocks));
+  const Tensor padded = Padded(exchange, program_.types.reduced);
+  if (action.If<plan::Replicate>()) {
+    Convert(queue_, padded, state_.SummedGradients(bucket.owned));
     return;
   }
-  const bool gives_all = action.collective == plan::Collective::kAllReduce;
-  const BlockRange result = gives_all ? action.blocks : program_.buckets[action.bucket].owned;
+  const bool gives_all = exchange.collective == plan::Collective::kAllReduce;
+  const BlockRange result = gives_all ? bucket.blocks : bucket.owned;
   if (result.num_blocks() == 0) return;
-  const int64_t first = result.first_element() - action.blocks.first_element();
+  const int64_t first = result.first_element() - bucket.blocks.first_element();
   Convert(queue_, padded.Slice(first, {result.num_elements()}),
-          state_.Gradients(program_.root_slots.front(), result));
+          state_.Gradients(program_.sums.root_slots.front(), result));
 }
 
-Tensor Reduction::Padded(size_t index, const Action& action) {
-  const bool is_values = action.kind == ActionKind::kUnshard;
-  const DType dtype = is_values ? program_.types.parameters : program_.types.reduced;
-  const int64_t first = action.padding + static_cast<int64_t>(index) * action.bytes;
-  return padding_.Slice(first, {action.bytes}).As(dtype, {action.bytes / plan::BytesOf(dtype)});
+Tensor Reduction::Padded(const plan::Exchange& exchange, DType dtype, size_t index) {
+  const int64_t first = exchange.padding + static_cast<int64_t>(index) * exchange.bytes;
+  return padding_.Slice(first, {exchange.bytes}).As(dtype, {exchange.bytes / plan::BytesOf(dtype)});
 }
 
 }  // namespace muster::engine

@@ -44,7 +44,7 @@ class Reduction {
   // Whether all losses of this rank's micro-batches of the step are finite. Errors: the device's.
   absl::StatusOr<bool> OwnLossIsFinite() const;
   // Adds slots of gradients: the merges of a backward pass, over all that this rank holds.
-  void Merge(const plan::Action& action, plan::BlockRange blocks);
+  void Merge(const std::vector<plan::Merge>& merges, plan::BlockRange blocks);
 
   // Starts REDUCE, REPLICATE, LOSS, SHARE_LOSS, SQUARES or UNSHARD; its memory belongs to it until
   // the work is done, and Finish must follow.
@@ -55,8 +55,8 @@ class Reduction {
   // order. Some may be empty.
   std::vector<Tensor> MemoryOf(int group) const;
 
-  // RESHARD: the parameters are there no longer.
-  void GiveUp(const plan::Action& action);
+  // The parameters are there no longer.
+  void GiveUp(const plan::Reshard& reshard);
 
   // The bytes of copies that are padded.
   int64_t buffer_bytes() const {
@@ -68,41 +68,46 @@ class Reduction {
 
   // What Start gives the communicator lies there.
   const Tensor& WorksIn(const plan::Action& action) const;
-  Work StartReduce(const plan::Action& action);
-  Work StartLoss(const plan::Action& action);
+  Work StartReduce(const plan::Reduce& reduce);
+  Work StartLoss(const plan::SumLoss& sum);
+  Work StartShareLoss(const plan::ShareLoss& share);
   // On a device the losses of micro-batches are added once all are there, by the tree of their
   // slots.
   void SumLosses();
   // Row `which` of micro_batch_losses_, some of it.
   Tensor OfMicroBatches(int which, LeafRange range) const {
-    return micro_batch_losses_.Slice(which * program_.leaves_per_rank + range.begin,
+    return micro_batch_losses_.Slice(which * program_.leaves_per_rank() + range.begin,
                                      {range.end - range.begin});
   }
   void PutTokens(absl::Span<const double> tokens);
   bool host_reads() const { return queue_.device().host_reads(); }
   Tensor TotalOf(int slot) const { return totals_.Slice(2 * slot, {2}); }
   Buffer LossBuffer(int slot);
-  Work StartStreamedReduce(const plan::Action& action);
-  Work StartReplicate(const plan::Action& action);
-  Work StartUnshard(const plan::Action& action);
-  Work StartGather(const plan::Action& action);
-  Tensor StreamedPlace(const plan::Action& action) const;
+  Work StartStreamedReduce(const plan::Reduce& reduce);
+  Work StartReplicate(const plan::Replicate& replicate);
+  Work StartUnshard(const plan::Unshard& unshard);
+  Work StartGather(const plan::Unshard& unshard);
+  Tensor StreamedPlace(const plan::Reduce& reduce) const;
   // Keeps the bucket's head, and puts that of the bucket behind it into its place.
-  void MoveHeads(const plan::Action& action);
-  void FinishStreamedReduce(const plan::Action& action);
+  void MoveHeads(const plan::Reduce& reduce);
+  void FinishStreamedReduce(const plan::Reduce& reduce);
   void FinishPadded(const plan::Action& action);
+  const plan::Bucket& BucketAt(int bucket) const { return program_.buckets[bucket]; }
   // This rank's part of `whole`, which the ranks of the group share.
-  static Buffer ShareOf(const Tensor& whole, const Communicator& group);
-  Communicator& GroupOf(const plan::Action& action) const { return *groups_[action.group]; }
+  static Buffer ShareOf(const Buffer& whole, const Communicator& group);
+  // Adds what the ranks of a group have in `roots`; the result, or this rank's part, is in the
+  // first.
+  Work Sum(const plan::Exchange& exchange, const std::vector<Buffer>& roots,
+           int64_t leaves_per_rank);
+  Communicator& GroupOf(const plan::Exchange& exchange) const { return *groups_[exchange.group]; }
   // The copy, number `index` of it: as many elements as the collective has, of which the first are
-  // those of `blocks`.
-  Tensor Padded(size_t index, const plan::Action& action);
+  // those that it works on.
+  Tensor Padded(const plan::Exchange& exchange, DType dtype, size_t index = 0);
 
   // Constant after construction.
   const plan::Program& program_;
   const std::vector<Communicator*> groups_;
   RankState& state_;
-  std::vector<plan::OrderedLeaf> leaves_;
 
   Queue& queue_;
   TensorPool pool_;

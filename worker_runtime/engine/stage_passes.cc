@@ -8,8 +8,9 @@
 
 namespace muster::engine {
 
-using plan::Action;
-using plan::ActionKind;
+using plan::Pass;
+using plan::PassKind;
+using plan::StagePass;
 
 StagePasses::StagePasses(Rig& rig, const Updater& updater)
     : rig_(rig),
@@ -23,11 +24,11 @@ absl::Status StagePasses::Fail(const absl::Status& status) {
   return status;
 }
 
-bool StagePasses::IsLast(const Action& pass) const {
-  return plan::WritesGradients(pass) && pass.micro_batch + 1 == rig_.plan.accumulation;
+bool StagePasses::IsLast(const StagePass& pass) const {
+  return plan::WritesGradients(pass.kind) && pass.micro_batch + 1 == rig_.plan.accumulation;
 }
 
-absl::Status StagePasses::Forward(const Action& pass, PassForward forward,
+absl::Status StagePasses::Forward(const StagePass& pass, PassForward forward,
                                   const absl::Status& use_error) {
   PassInFlight& here = in_flight_.At(pass.stage, pass.micro_batch);
   Tape& tape = in_flight_.Begin(here);
@@ -46,49 +47,51 @@ absl::Status StagePasses::Forward(const Action& pass, PassForward forward,
   return absl::OkStatus();
 }
 
-void StagePasses::BindGradients(const Action& pass) {
+void StagePasses::BindGradients(const Pass& pass) {
+  const int stage = pass.of.stage;
   // What travels with each micro-batch is of it alone.
-  const bool begins = rig_.program.ordered || pass.micro_batch == 0;
+  const bool begins = rig_.program.ordered || pass.of.micro_batch == 0;
   if (!rig_.program.streams_gradients) {
-    rig_.held.BindGradients(pass.slot, plan::BlocksOfStage(rig_.program, pass.stage), !begins);
+    rig_.held.BindGradients(pass.slot, plan::BlocksOfStage(rig_.program, stage), !begins);
   }
-  for (const int p : rig_.set_up.stages[pass.stage].borrowed) {
+  for (const int p : rig_.set_up.stages[stage].borrowed) {
     if (begins) rig_.store.parameters()[p]->ForgetGradient();
   }
-  transfers_.BindTied(pass.stage, !begins);
+  transfers_.BindTied(stage, !begins);
 }
 
-absl::Status StagePasses::Backward(const Action& pass, absl::FunctionRef<void(Tape&)> watch,
+absl::Status StagePasses::Backward(const Pass& pass, absl::FunctionRef<void(Tape&)> watch,
                                    const absl::Status& use_error) {
-  PassInFlight& here = in_flight_.At(pass.stage, pass.micro_batch);
+  const auto [kind, stage, micro_batch] = pass.of;
+  PassInFlight& here = in_flight_.At(stage, micro_batch);
   Tape& tape = *here.tape;
-  const bool writes = plan::WritesGradients(pass);
+  const bool writes = plan::WritesGradients(kind);
   if (writes) {
     BindGradients(pass);
-    transfers_.AddTiedGradient(pass.stage, here);
-    if (IsLast(pass) && rig_.plan.overlap && pass.entries.empty()) watch(tape);
+    transfers_.AddTiedGradient(stage, here);
+    if (IsLast(pass.of) && rig_.plan.overlap && pass.entries.empty()) watch(tape);
   }
-  Replay(pass.kind, here);
+  Replay(kind, here);
   tape.OnGradientReady(nullptr);
   if (!tape.status().ok()) return Fail(tape.status());
   MUSTER_RETURN_IF_ERROR(use_error);
-  if (pass.kind != ActionKind::kBackwardWeight) {
+  if (kind != PassKind::kWeightGradient) {
     if (here.received.needs_gradient()) here.input_gradient = tape.TakeGradient(here.received);
-    transfers_.Keep(pass);
+    transfers_.Keep(pass.of);
   }
   if (writes) {
     rig_.store.ZeroUnwritten(rig_.queue);
-    if (rig_.program.ordered || IsLast(pass)) transfers_.KeepTied(pass.stage, pass.micro_batch);
-    rig_.reduction->Merge(pass, plan::BlocksOfStage(rig_.program, pass.stage));
+    if (rig_.program.ordered || IsLast(pass.of)) transfers_.KeepTied(stage, micro_batch);
+    rig_.reduction->Merge(pass.merges, plan::BlocksOfStage(rig_.program, stage));
     in_flight_.End(here);
   }
   return absl::OkStatus();
 }
 
-void StagePasses::Replay(ActionKind kind, PassInFlight& pass) {
+void StagePasses::Replay(PassKind kind, PassInFlight& pass) {
   Tape& tape = *pass.tape;
-  if (kind == ActionKind::kBackwardWeight) return tape.BackwardWeights();
-  const bool whole = kind == ActionKind::kBackward;
+  if (kind == PassKind::kWeightGradient) return tape.BackwardWeights();
+  const bool whole = kind == PassKind::kBackward;
   if (!pass.gradient.empty()) {
     const Activation& output = pass.output.passed_on;
     Tensor gradient = std::move(pass.gradient);

@@ -16,7 +16,7 @@ namespace muster::engine {
 
 // Computes a FORWARD of the program.
 using PassForward = absl::FunctionRef<absl::StatusOr<StageOutput>(
-    Tape& tape, const plan::Action& pass, const Activation& received)>;
+    Tape& tape, const plan::StagePass& pass, const Activation& received)>;
 
 // Threads: thread-compatible.
 class StagePasses {
@@ -26,14 +26,14 @@ class StagePasses {
 
   // `use_error` is written while the model runs, by uses that cannot return it, and read after it.
   // Errors: it, and the pass's own, which ends the groups.
-  absl::Status Forward(const plan::Action& pass, PassForward forward,
+  absl::Status Forward(const plan::StagePass& pass, PassForward forward,
                        const absl::Status& use_error);
   // `watch` is called before the last backward pass of a step, if its gradients are reduced as they
   // come: to be told by its tape.
-  absl::Status Backward(const plan::Action& pass, absl::FunctionRef<void(Tape&)> watch,
+  absl::Status Backward(const plan::Pass& pass, absl::FunctionRef<void(Tape&)> watch,
                         const absl::Status& use_error);
   // Whether it is the last backward pass of a stage in a step that writes gradients.
-  bool IsLast(const plan::Action& pass) const;
+  bool IsLast(const plan::StagePass& pass) const;
 
   StageTransfers& transfers() { return transfers_; }
   // A step has failed: nothing is under way.
@@ -41,9 +41,9 @@ class StagePasses {
 
  private:
   absl::Status Fail(const absl::Status& status);
-  void Replay(plan::ActionKind kind, PassInFlight& pass);
+  void Replay(plan::PassKind kind, PassInFlight& pass);
   // Gradients of weights of a stage go to where the pass says, over what an earlier one has left.
-  void BindGradients(const plan::Action& pass);
+  void BindGradients(const plan::Pass& pass);
 
   Rig& rig_;
   const Updater& updater_;

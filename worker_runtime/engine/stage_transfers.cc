@@ -8,9 +8,9 @@
 
 namespace muster::engine {
 
-using plan::Action;
-using plan::ActionKind;
+using plan::Handed;
 using plan::Payload;
+using plan::Transfer;
 
 std::vector<Parameter*> StageTransfers::TiedTo(int lender) const {
   std::vector<Parameter*> tied;
@@ -50,49 +50,49 @@ Tensor StageTransfers::Gather(const std::vector<Parameter*>& parameters, Payload
   return all;
 }
 
-Tensor StageTransfers::MemoryOf(const Action& action) {
-  const bool sends = action.kind == ActionKind::kSend;
-  const bool is_boundary =
-      action.payload == Payload::kActivation || action.payload == Payload::kGradient;
-  if (!sends) {
+Tensor StageTransfers::MemoryOf(const Transfer& transfer) {
+  const auto [payload, stage, micro_batch] = transfer.what;
+  const bool is_boundary = payload == Payload::kActivation || payload == Payload::kGradient;
+  if (!transfer.is_send) {
     if (is_boundary) return pool_.Allocate(store_.dtype(), set_up_.boundary);
-    const DType dtype = action.payload == Payload::kTied ? types_.gradients : types_.parameters;
-    return pool_.Allocate(dtype, {action.bytes / plan::BytesOf(dtype)});
+    const DType dtype = payload == Payload::kTied ? types_.gradients : types_.parameters;
+    return pool_.Allocate(dtype, {transfer.bytes / plan::BytesOf(dtype)});
   }
-  switch (action.payload) {
+  switch (payload) {
     case Payload::kActivation:
-      return passes_.At(action.stage, action.micro_batch).output.passed_on.value;
+      return passes_.At(stage, micro_batch).output.passed_on.value;
     case Payload::kGradient:
-      return std::move(passes_.At(action.stage, action.micro_batch).input_gradient);
+      return std::move(passes_.At(stage, micro_batch).input_gradient);
     case Payload::kTied:
-      return Gather(TiedTo(LenderTo(action.stage)), action.payload);
+      return Gather(TiedTo(LenderTo(stage)), payload);
     default:
-      return Gather(TiedTo(action.stage), action.payload);
+      return Gather(TiedTo(stage), payload);
   }
 }
 
-Work StageTransfers::Start(const Action& action, const Tensor& memory) {
+Work StageTransfers::Start(const Transfer& transfer, const Tensor& memory) {
   const Buffer buffer = BufferOfTensor(memory);
   const CallOptions options = {.queue = &queue_};
-  return action.kind == ActionKind::kSend ? world_.Send(buffer, action.peer, options)
-                                          : world_.Recv(buffer, action.peer, options);
+  return transfer.is_send ? world_.Send(buffer, transfer.peer, options)
+                          : world_.Recv(buffer, transfer.peer, options);
 }
 
-void StageTransfers::Finish(const Action& action, const Tensor& memory) {
-  if (action.kind == ActionKind::kSend) return;
-  switch (action.payload) {
+void StageTransfers::Finish(const Transfer& transfer, const Tensor& memory) {
+  if (transfer.is_send) return;
+  const auto [payload, stage, micro_batch] = transfer.what;
+  switch (payload) {
     case Payload::kActivation:
-      passes_.At(action.stage + 1, action.micro_batch).received.value = memory;
+      passes_.At(stage + 1, micro_batch).received.value = memory;
       break;
     case Payload::kGradient:
-      passes_.At(action.stage - 1, action.micro_batch).gradient = memory;
+      passes_.At(stage - 1, micro_batch).gradient = memory;
       break;
     case Payload::kTied:
-      passes_.At(LenderTo(action.stage), action.micro_batch).tied_gradient = memory;
+      passes_.At(LenderTo(stage), micro_batch).tied_gradient = memory;
       break;
     default: {
       int64_t first = 0;
-      for (const Parameter* parameter : TiedTo(action.stage)) {
+      for (const Parameter* parameter : TiedTo(stage)) {
         const Tensor& value = parameter->value();
         queue_.device()
             .operations(value.dtype())
@@ -103,18 +103,17 @@ void StageTransfers::Finish(const Action& action, const Tensor& memory) {
   }
 }
 
-std::string StageTransfers::NameOf(const Action& action) {
-  std::string name =
-      absl::StrCat("the ", plan::ToString(action.payload), " of stage ", action.stage);
-  if (action.micro_batch != plan::kNone) {
-    absl::StrAppend(&name, " and micro-batch ", action.micro_batch);
+std::string StageTransfers::NameOf(const Transfer& transfer) {
+  const Handed& what = transfer.what;
+  std::string name = absl::StrCat("the ", plan::ToString(what.payload), " of stage ", what.stage);
+  if (what.micro_batch != plan::kNone) {
+    absl::StrAppend(&name, " and micro-batch ", what.micro_batch);
   }
-  return absl::StrCat(name, action.kind == ActionKind::kSend ? ", to rank " : ", from rank ",
-                      action.peer);
+  return absl::StrCat(name, transfer.is_send ? ", to rank " : ", from rank ", transfer.peer);
 }
 
-void StageTransfers::Keep(const Action& pass) {
-  const bool is_forward = pass.kind == ActionKind::kForward;
+void StageTransfers::Keep(const plan::StagePass& pass) {
+  const bool is_forward = pass.kind == plan::PassKind::kForward;
   const int other = pass.stage + (is_forward ? 1 : -1);
   if (other < 0 || other == set_up_.num_stages()) return;
   if (set_up_.PlaceOf(other) != set_up_.PlaceOf(pass.stage)) return;

@@ -33,17 +33,17 @@ class StageTransfers {
         pool_(pool) {}
 
   // What a SEND sends, or where a RECV receives; stays until the transfer is finished.
-  Tensor MemoryOf(const plan::Action& action);
-  Work Start(const plan::Action& action, const Tensor& memory);
+  Tensor MemoryOf(const plan::Transfer& transfer);
+  Work Start(const plan::Transfer& transfer, const Tensor& memory);
   // A RECV is done: what came goes to the pass, or the parameters, that it is for.
-  void Finish(const plan::Action& action, const Tensor& memory);
+  void Finish(const plan::Transfer& transfer, const Tensor& memory);
 
   // "the activation of stage 2 and micro-batch 5, from rank 1": for people.
-  static std::string NameOf(const plan::Action& action);
+  static std::string NameOf(const plan::Transfer& transfer);
 
   // What a pass has made goes to the stage behind, of a forward pass, or before, where this rank
   // has that stage too.
-  void Keep(const plan::Action& pass);
+  void Keep(const plan::StagePass& pass);
 
   // Where `stage` uses parameters of another stage of this rank, their gradients go to memory of
   // their own from now on; over what is there, or added to it.

@@ -100,8 +100,7 @@ absl::Status StateExchange::CopyOwn(StateKind kind, const Parameter& parameter,
 absl::Status StateExchange::Spread(StateKind kind, const Parameter& parameter, const Tensor& whole,
                                    int root) const {
   const plan::Program& program = places_[PlaceOf(parameter)];
-  const int bucket = (parameter.frozen() ? program.frozen_bucket_of_unit
-                                         : program.bucket_of_unit)[parameter.unit()];
+  const int bucket = program.bucket_of_unit[parameter.frozen()][parameter.unit()];
   const bool is_whole = kind == StateKind::kValue && !program.buckets[bucket].gathered;
   if (is_whole || program.shards.size == 1) return SpreadToAll(kind, parameter, whole, root);
   const int first = PlaceOf(parameter) * replicas_;

@@ -9,7 +9,6 @@
 namespace muster::engine {
 
 using plan::Action;
-using plan::ActionKind;
 using plan::Lane;
 
 StepRunner::StepRunner(Rig& rig, Updater& updater, const StepListeners& listeners,
@@ -110,41 +109,35 @@ void StepRunner::Tell(TimedAction::Lane lane, int action, MonoTime begin, MonoTi
 }
 
 absl::Status StepRunner::Compute(const Action& action, PassForward forward) {
-  const ActionRange range(ToString(action.kind));
-  switch (action.kind) {
-    case ActionKind::kForward:
-      return Forward(action, forward);
-    case ActionKind::kBackward:
-    case ActionKind::kBackwardInput:
-    case ActionKind::kBackwardWeight:
-      return Backward(action);
-    case ActionKind::kNorm:
-      listeners_.Mark(Phase::kUpdate);
-      updater_.ComputeNorm();
-      return absl::OkStatus();
-    case ActionKind::kClip:
-      return DecideUpdate();
-    default:
-      Update(action);
-      return absl::OkStatus();
+  const ActionRange range(ToString(action.kind()));
+  if (const auto* pass = action.If<plan::Pass>()) {
+    return pass->of.kind == plan::PassKind::kForward ? Forward(*pass, forward) : Backward(*pass);
   }
+  if (action.If<plan::Clip>()) return DecideUpdate();
+  if (const auto* update = action.If<plan::Update>()) {
+    Update(*update);
+  } else {
+    listeners_.Mark(Phase::kUpdate);
+    updater_.ComputeNorm();
+  }
+  return absl::OkStatus();
 }
 
-absl::Status StepRunner::Forward(const Action& action, PassForward forward) {
+absl::Status StepRunner::Forward(const plan::Pass& pass, PassForward forward) {
   listeners_.Mark(Phase::kForward);
   const MonoTime begin = MonoNow();
-  MUSTER_RETURN_IF_ERROR(passes_.Forward(action, forward, use_error_));
+  MUSTER_RETURN_IF_ERROR(passes_.Forward(pass.of, forward, use_error_));
   result_.times.forward += MonoNow() - begin;
   return absl::OkStatus();
 }
 
-absl::Status StepRunner::Backward(const Action& action) {
+absl::Status StepRunner::Backward(const plan::Pass& pass) {
   listeners_.Mark(Phase::kBackward);
   const MonoTime begin = MonoNow();
   const auto watch = [this](Tape& tape) { WatchGradients(tape); };
-  MUSTER_RETURN_IF_ERROR(passes_.Backward(action, watch, use_error_));
+  MUSTER_RETURN_IF_ERROR(passes_.Backward(pass, watch, use_error_));
   result_.times.backward += MonoNow() - begin;
-  if (passes_.IsLast(action)) listeners_.Mark(Phase::kReduce);
+  if (passes_.IsLast(pass.of)) listeners_.Mark(Phase::kReduce);
   return absl::OkStatus();
 }
 
@@ -173,21 +166,21 @@ absl::Status StepRunner::JudgeStep() {
   return updater_.Judge(record, result_);
 }
 
-void StepRunner::Update(const Action& action) {
+void StepRunner::Update(const plan::Update& update) {
   if (result_.skipped) return;
   if (!is_capturing_) is_updating_ = true;
-  updater_.Update(action);
+  updater_.Update(update.bucket);
 }
 
 void StepRunner::Start(absl::Span<const int> actions) {
   for (const int action : actions) {
     const Action& a = rig_.program.actions[action];
-    switch (plan::LaneOf(a.kind)) {
+    switch (plan::LaneOf(a.kind())) {
       case Lane::kCompute:
         to_compute_ = action;
         break;
       case Lane::kMemory:
-        rig_.reduction->GiveUp(a);
+        rig_.reduction->GiveUp(a.As<plan::Reshard>());
         break;
       default:
         travels_.Start(action);

@@ -74,11 +74,11 @@ class StepRunner {
   void Complete(int action) { Start(core_->Step(Done{action})); }
   void Tell(TimedAction::Lane lane, int action, MonoTime begin, MonoTime end) const;
   absl::Status Compute(const plan::Action& action, PassForward forward);
-  absl::Status Forward(const plan::Action& action, PassForward forward);
-  absl::Status Backward(const plan::Action& action);
+  absl::Status Forward(const plan::Pass& pass, PassForward forward);
+  absl::Status Backward(const plan::Pass& pass);
   absl::Status DecideUpdate();
   absl::Status JudgeStep();
-  void Update(const plan::Action& action);
+  void Update(const plan::Update& update);
   // The tape of the pass at hand tells which gradients are written for the last time.
   void WatchGradients(Tape& tape);
   void EnterNext(const Parameter& parameter);

@@ -13,13 +13,12 @@ using plan::Action;
 
 namespace {
 
-bool IsTransfer(const Action& action) { return action.collective == plan::Collective::kTransfer; }
-
 // A communicator knows how many transfers there were, not which of the pipeline's one is.
 absl::Status InWordsOfStages(const Action& action, absl::Status status) {
-  if (!IsTransfer(action)) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat(status.message(), " (in ", StageTransfers::NameOf(action), ")"));
+  const auto* const transfer = action.If<plan::Transfer>();
+  if (transfer == nullptr) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), " (in ",
+                                                  StageTransfers::NameOf(*transfer), ")"));
 }
 
 }  // namespace
@@ -31,14 +30,13 @@ void Travels::Forget() {
 
 void Travels::Start(int action) {
   const Action& a = rig_.program.actions[action];
-  const ActionRange range(ToString(a.kind));
-  if (a.kind == plan::ActionKind::kReduce && a.place != plan::kNone) {
-    rig_.held.ZeroUnwritten(a.bucket);
-  }
+  const ActionRange range(ToString(a.kind()));
+  const auto* const reduce = a.If<plan::Reduce>();
+  if (reduce && reduce->place != plan::kNone) rig_.held.ZeroUnwritten(reduce->bucket);
   Travel travel = {.action = action, .since = MonoNow()};
-  if (IsTransfer(a)) {
-    travel.memory = transfers_.MemoryOf(a);
-    travel.work = transfers_.Start(a, travel.memory);
+  if (const auto* const transfer = a.If<plan::Transfer>()) {
+    travel.memory = transfers_.MemoryOf(*transfer);
+    travel.work = transfers_.Start(*transfer, travel.memory);
   } else {
     travel.work = rig_.reduction->Start(a);
   }
@@ -57,7 +55,7 @@ absl::StatusOr<Travels::Times> Travels::Await(int action) {
   const Action& a = rig_.program.actions[action];
   Times times = {.since = found->since, .wait_began = MonoNow()};
   {
-    const ActionRange range(absl::StrCat("wait for ", ToString(a.kind)));
+    const ActionRange range(absl::StrCat("wait for ", ToString(a.kind())));
     absl::Status status = found->work.Await(rig_.queue);
     if (!status.ok()) return InWordsOfStages(a, std::move(status));
   }
@@ -66,8 +64,8 @@ absl::StatusOr<Travels::Times> Travels::Await(int action) {
   under_way_.erase(found);
   // What was there at once has no end of its own, nor has what a device's queue still waits for.
   times.finished = std::clamp(travel.work.FinishedAt(), travel.since, times.wait_ended);
-  if (IsTransfer(a)) {
-    transfers_.Finish(a, travel.memory);
+  if (const auto* const transfer = a.If<plan::Transfer>()) {
+    transfers_.Finish(*transfer, travel.memory);
     travel.memory = Tensor();
   } else {
     rig_.reduction->Finish(a);
@@ -93,7 +91,7 @@ absl::Duration Travels::TimeOfReductions() const {
   absl::Duration busy;
   MonoTime free_since;
   for (const Travel& travel : arrived_) {
-    if (rig_.program.actions[travel.action].kind != plan::ActionKind::kReduce) continue;
+    if (!rig_.program.actions[travel.action].If<plan::Reduce>()) continue;
     const MonoTime begin = std::max(travel.since, free_since);
     const MonoTime end = std::max(begin, travel.work.FinishedAt());
     busy += end - begin;

@@ -53,13 +53,11 @@ absl::Status UnitsAlone::Gather(int unit) {
 }
 
 absl::Status UnitsAlone::GatherBucket(int bucket) {
-  const plan::Action gather = {.kind = plan::ActionKind::kUnshard,
-                               .bucket = bucket,
-                               .blocks = rig_.program.buckets[bucket].blocks,
-                               .place = 0,
-                               .collective = plan::Collective::kAllGather,
-                               .group = rig_.program.shards.group};
-  return rig_.reduction->Start(gather).Wait();
+  const plan::Unshard gather = {
+      .bucket = bucket,
+      .place = 0,
+      .exchange = {.collective = plan::Collective::kAllGather, .group = rig_.program.shards.group}};
+  return rig_.reduction->Start({.body = gather}).Wait();
 }
 
 void UnitsAlone::Release() {

@@ -171,18 +171,19 @@ absl::Status Updater::NormError(absl::string_view hint) {
                    "; the parameters are as they were; ", hint));
 }
 
-void Updater::Update(const plan::Action& action) {
-  const Tensor gradients = rig_.held.SummedGradients(action.blocks);
-  const Tensor masters = rig_.held.Masters(action.bucket);
-  const Tensor first = rig_.held.FirstMoments(action.bucket);
-  const Tensor second = rig_.held.SecondMoments(action.bucket);
+void Updater::Update(int bucket) {
+  const plan::BlockRange owned = rig_.program.buckets[bucket].owned;
+  const Tensor gradients = rig_.held.SummedGradients(owned);
+  const Tensor masters = rig_.held.Masters(bucket);
+  const Tensor first = rig_.held.FirstMoments(bucket);
+  const Tensor second = rig_.held.SecondMoments(bucket);
   const bool rounds_at_once =
       rig_.plan.update.stochastic_rounding && rig_.plan.update.kind != UpdateRule::Kind::kSgd;
-  const Tensor rounded = rounds_at_once ? rig_.held.Values(action.blocks) : Tensor();
+  const Tensor rounded = rounds_at_once ? rig_.held.Values(owned) : Tensor();
   const Operations& operations = rig_.queue.device().operations(masters.dtype());
   std::vector<kernels::AdamWStep> steps;
   for (const kernels::UpdateSettings& settings : Settings()) steps.push_back(settings.update);
-  const std::vector<kernels::UpdateRun> runs = RunsOf(action.blocks);
+  const std::vector<kernels::UpdateRun> runs = RunsOf(owned);
   const Tensor decisions = decision_.OfGroups();
   const Operations::Updates updates = {.runs = runs, .steps = steps, .decisions = decisions};
   if (rig_.plan.update.kind == UpdateRule::Kind::kSgd) {
@@ -196,9 +197,9 @@ void Updater::Update(const plan::Action& action) {
                       .first_moment = first,
                       .second_moment = second,
                       .rounded = rounded,
-                      .draws = DrawsFrom(action.blocks.first_element())});
+                      .draws = DrawsFrom(owned.first_element())});
   }
-  if (!rounds_at_once) RoundMasters(action.bucket);
+  if (!rounds_at_once) RoundMasters(bucket);
 }
 
 // What lies between parameters is zero and stays so, whichever run has it.

@@ -45,7 +45,7 @@ class Updater {
   // finite, on all ranks.
   absl::Status Judge(const StepRecord& record, StepResult& result);
   // UPDATE
-  void Update(const plan::Action& action);
+  void Update(int bucket);
 
   // Masters were loaded, of so many updates: values follow them.
   void GoOnAfter(int64_t updates);

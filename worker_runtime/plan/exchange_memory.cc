@@ -77,14 +77,14 @@ void AddDoublingPeers(const GroupPlace& place, std::set<int>& senders) {
   }
 }
 
-// What the engine asks for with an action; a transfer is none.
-ExchangeCall CallOf(const Action& action, const Program& program) {
-  ExchangeCall call = {.collective = action.collective,
+// What the engine asks for with the collective of an action.
+ExchangeCall CallOf(const Action& action, const Exchange& exchange, const Program& program) {
+  ExchangeCall call = {.collective = exchange.collective,
                        .dtype = program.types.parameters,
-                       .bytes = action.bytes,
+                       .bytes = exchange.bytes,
                        .ordered = program.ordered,
-                       .leaves_per_rank = program.leaves_per_rank};
-  switch (action.kind) {
+                       .leaves_per_rank = program.leaves_per_rank()};
+  switch (action.kind()) {
     case ActionKind::kReplicate:
       call.leaves_per_rank *= program.shards.size;
       [[fallthrough]];
@@ -117,9 +117,9 @@ int64_t StagingOf(const Program& program, int group, const GroupPlace& place) {
   StagingBlocks blocks;
   for (int step = 0; step < 2; ++step) {
     for (const Action& action : program.actions) {
-      const bool meets =
-          action.collective != Collective::kAlone && action.collective != Collective::kTransfer;
-      if (meets && action.group == group) Stage(CallOf(action, program), place, blocks);
+      const Exchange* const exchange = ExchangeOf(action);
+      if (exchange == nullptr || exchange->group != group) continue;
+      Stage(CallOf(action, *exchange, program), place, blocks);
     }
   }
   return blocks.most();
@@ -177,10 +177,9 @@ ExchangeMemory ExchangeMemoryOf(const Program& program, int ranks_of_node) {
     // Before the first step all ranks agree, in small calls.
     if (g == 0) AddDoublingPeers(place, senders);
     for (const Action& action : program.actions) {
-      const bool is_transfer = action.collective == Collective::kTransfer;
-      if (action.collective == Collective::kAlone || is_transfer) continue;
-      if (action.group != static_cast<int>(g)) continue;
-      const std::vector<int> more = SendersOf(CallOf(action, program), place);
+      const Exchange* const exchange = ExchangeOf(action);
+      if (exchange == nullptr || exchange->group != static_cast<int>(g)) continue;
+      const std::vector<int> more = SendersOf(CallOf(action, *exchange, program), place);
       senders.insert(more.begin(), more.end());
     }
     if (g == 0) senders.insert((place.rank + place.size - 1) % place.size);
@@ -189,13 +188,14 @@ ExchangeMemory ExchangeMemoryOf(const Program& program, int ranks_of_node) {
     }
   }
   // Transfers are made in the world, each way between two ranks by a thread of its own.
-  std::set<std::pair<ActionKind, int>> ways;
+  std::set<std::pair<bool, int>> ways;
   for (const Action& action : program.actions) {
-    if (action.collective != Collective::kTransfer) continue;
-    if (!ways.insert({action.kind, action.peer}).second) continue;
+    const Transfer* const transfer = action.If<Transfer>();
+    if (transfer == nullptr) continue;
+    if (!ways.insert({transfer->is_send, transfer->peer}).second) continue;
     memory.staging += kCallBytes;
-    const bool is_near = action.peer / ranks_of_node == node;
-    if (action.kind == ActionKind::kRecv && is_near) memory.rings += kTransferRingBytes;
+    const bool is_near = transfer->peer / ranks_of_node == node;
+    if (!transfer->is_send && is_near) memory.rings += kTransferRingBytes;
   }
   return memory;
 }

@@ -20,19 +20,14 @@ void GradientReductions::Begin(Entry& entry) {
 
 void GradientReductions::ReduceWhatIsComplete(const PlannedPass& pass, size_t use, Point at) {
   for (size_t b = 0; b < LearnedBuckets(draft_.program).size(); ++b) {
-    const bool comes =
-        std::any_of(uses_.begin() + static_cast<int64_t>(use),
-                    uses_.begin() + static_cast<int64_t>(pass.end_use), [&](const UnitUse& other) {
-                      return GradientBucketOf(draft_.program, other.unit) == static_cast<int>(b);
-                    });
-    if (comes || !draft_.IsOfStage(b) || is_reduced_[b]) continue;
+    const auto is_used = [&](size_t begin, size_t end) {
+      return std::any_of(uses_.data() + begin, uses_.data() + end, [&](const UnitUse& other) {
+        return GradientBucketOf(draft_.program, other.unit) == static_cast<int>(b);
+      });
+    };
+    if (is_used(use, pass.end_use) || !draft_.IsOfStage(b) || is_reduced_[b]) continue;
     // Not used at all: with the end of the pass.
-    const bool used =
-        std::any_of(uses_.begin() + static_cast<int64_t>(pass.first_use),
-                    uses_.begin() + static_cast<int64_t>(use), [&](const UnitUse& other) {
-                      return GradientBucketOf(draft_.program, other.unit) == static_cast<int>(b);
-                    });
-    if (!used && at.entry != kNone) continue;
+    if (!is_used(pass.first_use, use) && at.entry != kNone) continue;
     is_reduced_[b] = true;
     Add(static_cast<int>(b), pass.micro_batch(), at);
   }
@@ -44,40 +39,37 @@ void GradientReductions::ReduceStage() {
   for (size_t b = 0; b < LearnedBuckets(draft_.program).size(); ++b) {
     if (draft_.IsOfStage(b)) Add(static_cast<int>(b), draft_.input.plan.accumulation - 1, {});
   }
-  Replicate();
+  ReplicateReduced();
 }
 
 Action GradientReductions::ActionOf(int b, int64_t micro_batch, Point at) const {
   const Bucket& bucket = draft_.program.buckets[b];
   const bool by_group = draft_.AddsByGroup();
-  Action reduce = {.kind = ActionKind::kReduce,
-                   .stage = draft_.stage,
-                   .micro_batch = draft_.program.streams_gradients ? micro_batch : kNone,
-                   .bucket = b,
-                   .blocks = bucket.blocks,
-                   .merges = draft_.sums.leaves.back().merges,
-                   .collective = by_group ? Collective::kReduceScatter : Collective::kAllReduce,
-                   .group = by_group ? draft_.program.shards.group : draft_.groups.stage};
-  reduce.bytes = BytesOf(draft_.input.types.reduced) * kBlockElements *
-                 (by_group ? draft_.program.shards.PaddedOf(bucket.blocks.num_blocks())
-                           : bucket.blocks.num_blocks());
-  reduce.sends =
-      SentBytes(reduce.collective, reduce.bytes,
-                by_group ? draft_.program.shards.size : draft_.replicas(), draft_.num_roots());
-  if (at.pass != kNone) {
-    if (at.entry == kNone) {
-      reduce.after = {at.pass};
-    } else {
-      reduce.at = at;
-    }
+  const int64_t blocks = bucket.blocks.num_blocks();
+  Reduce reduce = {
+      .bucket = b,
+      .merges = draft_.program.sums.leaves.back().merges,
+      .exchange = {.collective = by_group ? Collective::kReduceScatter : Collective::kAllReduce,
+                   .group = by_group ? draft_.program.shards.group : draft_.groups.stage,
+                   .bytes = BytesOf(draft_.input.types.reduced) * kBlockElements *
+                            (by_group ? draft_.program.shards.PaddedOf(blocks) : blocks)}};
+  if (draft_.program.streams_gradients) {
+    reduce.stage = draft_.stage;
+    reduce.micro_batch = micro_batch;
+    reduce.place = place_[b];
+  }
+  Action action;
+  if (at.pass != kNone && at.entry != kNone) {
+    action.at = at;
+  } else if (at.pass != kNone) {
+    action.after = {at.pass};
   } else if (draft_.input.plan.overlap) {
     reduce.backward = last_backward_;
-    reduce.first_parameter = bucket.first_parameter;
-    reduce.end_parameter = bucket.end_parameter;
   } else {
-    reduce.after = {last_backward_};
+    action.after = {last_backward_};
   }
-  return reduce;
+  action.body = std::move(reduce);
+  return action;
 }
 
 void GradientReductions::AddEarlier(int b, Action& reduce) const {
@@ -91,17 +83,14 @@ void GradientReductions::AddEarlier(int b, Action& reduce) const {
 }
 
 void GradientReductions::Add(int b, int64_t micro_batch, Point at) {
-  Action reduce = ActionOf(b, micro_batch, at);
-  const bool by_group = reduce.collective == Collective::kReduceScatter;
   const bool is_streamed = draft_.program.streams_gradients;
-  if (is_streamed) {
-    reduce.place = place_[b];
-    if (reduce.place == kNone) return;  // no gradient can come: its shard is cleared
-    AddEarlier(b, reduce);
-  }
+  if (is_streamed && place_[b] == kNone) return;  // no gradient can come: its shard is cleared
+  Action reduce = ActionOf(b, micro_batch, at);
+  if (is_streamed) AddEarlier(b, reduce);
   const int index = draft_.Add(std::move(reduce));
   added_.push_back(index);
-  if (draft_.is_hybrid() && by_group && draft_.is_last(micro_batch)) to_replicate_.push_back(index);
+  const bool is_replicated = draft_.is_hybrid() && draft_.AddsByGroup();
+  if (is_replicated && draft_.is_last(micro_batch)) to_replicate_.push_back(index);
   if (is_streamed) GiveBackAfter(b, index);
 }
 
@@ -110,7 +99,7 @@ void GradientReductions::GiveBackAfter(int b, int reduce) {
   last_reduce_[b] = reduce;
   place_[b] = kNone;
   const auto give_back = [this](int done) {
-    arena_.Give(draft_.program.actions[done].place, done);
+    arena_.Give(draft_.program.actions[done].As<Reduce>().place, done);
   };
   if (leaving_ != kNone) give_back(leaving_);
   leaving_ = reduce;
@@ -119,22 +108,15 @@ void GradientReductions::GiveBackAfter(int b, int reduce) {
   leaving_ = kNone;
 }
 
-void GradientReductions::Replicate() {
+void GradientReductions::ReplicateReduced() {
   for (const int reduce : to_replicate_) {
-    const int b = draft_.program.actions[reduce].bucket;
+    const int b = draft_.program.actions[reduce].As<Reduce>().bucket;
     const int64_t bytes =
         draft_.program.buckets[b].owned.num_elements() * BytesOf(draft_.input.types.reduced);
     if (bytes == 0) continue;
-    const int n = draft_.replicas() / draft_.shard_ranks();
-    added_.push_back(draft_.Add({.kind = ActionKind::kReplicate,
-                                 .after = {reduce},
-                                 .stage = draft_.stage,
-                                 .bucket = b,
-                                 .blocks = draft_.program.buckets[b].owned,
-                                 .collective = Collective::kAllReduce,
-                                 .group = draft_.groups.replicas,
-                                 .bytes = bytes,
-                                 .sends = SentBytes(Collective::kAllReduce, bytes, n, 1)}));
+    const Exchange exchange = {.group = draft_.groups.replicas, .bytes = bytes};
+    added_.push_back(
+        draft_.Add({.body = Replicate{.bucket = b, .exchange = exchange}, .after = {reduce}}));
   }
   to_replicate_.clear();
 }

@@ -29,7 +29,7 @@ class GradientReductions {
   // The buckets of the stage at hand, whose gradients are whole with its last pass.
   void ReduceStage();
   // Behind all reductions, which it would hold up.
-  void Replicate();
+  void ReplicateReduced();
   // All so far.
   const std::vector<int>& added() const { return added_; }
   // No more will come: the size of the arena, with blocks behind it that keep the heads of buckets.

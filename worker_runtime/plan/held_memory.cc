@@ -51,12 +51,12 @@ void HoldMemory(const ProgramInput& input, const BlockLayout& layout, Program& p
     values += (bucket.gathered ? bucket.owned : blocks).num_elements();
     if (!bucket.gathered) continue;
     // Any of them may be gathered between steps, by itself.
-    int64_t& arena = bucket.frozen ? program.frozen_gathered_blocks : program.gathered_blocks;
+    int64_t& arena = program.gathered_blocks[bucket.frozen];
     arena = std::max(arena, program.shards.PaddedOf(blocks.num_blocks()));
     if (program.secondary.size == 1) continue;
     secondary += ShardOf(blocks, program.secondary.rank, program.secondary.size).num_elements();
   }
-  const int64_t arenas = program.gathered_blocks + program.frozen_gathered_blocks;
+  const int64_t arenas = program.gathered_blocks[false] + program.gathered_blocks[true];
   const int64_t gradients = program.streams_gradients ? owned : whole;
   ArenaBytes& held = program.held;
   At(held, Arena::kParameters) = (values + borrowed) * BytesOf(types.parameters);
@@ -65,7 +65,8 @@ void HoldMemory(const ProgramInput& input, const BlockLayout& layout, Program& p
   At(held, Arena::kUnreduced) =
       program.unreduced_blocks * kBlockElements * BytesOf(types.gradients);
   At(held, Arena::kPartialSums) =
-      program.streams_gradients ? 0 : (program.num_slots - 1) * whole * BytesOf(types.gradients);
+      program.streams_gradients ? 0
+                                : (program.sums.num_slots - 1) * whole * BytesOf(types.gradients);
   At(held, Arena::kOptimizer) = owned * (NumMoments(input.plan.update) * BytesOf(types.moments) +
                                          (types.has_master() ? BytesOf(types.master) : 0));
   const int64_t padding = PadsInUnreduced(program) ? 0 : program.padding_bytes;

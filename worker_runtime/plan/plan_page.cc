@@ -211,7 +211,7 @@ void AppendGathering(const Program& program, std::string& page) {
   int64_t num_units = 0;
   int64_t num_sharded = 0;
   int64_t sharded = 0;
-  for (int u = 0; u < static_cast<int>(program.bucket_of_unit.size()); ++u) {
+  for (int u = 0; u < static_cast<int>(program.bucket_of_unit[false].size()); ++u) {
     int64_t elements = 0;
     for (const int b : BucketsOfUnit(program, u)) {
       const Bucket& bucket = program.buckets[b];
@@ -224,7 +224,8 @@ void AppendGathering(const Program& program, std::string& page) {
   if (num_sharded == 0) return;
   int64_t num_gathers = 0;
   for (const Action& action : program.actions) {
-    if (action.kind == ActionKind::kUnshard && action.place != kNone) ++num_gathers;
+    const Unshard* const unshard = action.If<Unshard>();
+    if (unshard != nullptr && unshard->place != kNone) ++num_gathers;
   }
   Heading(page, "gathering of parameters:");
   Line(page, "units at rest as shards", absl::StrCat(num_sharded, " of ", num_units));

@@ -21,9 +21,7 @@ struct PlannedPass {
   PassKind kind() const { return order.pass.kind; }
   int64_t micro_batch() const { return order.pass.micro_batch; }
   bool is_forward() const { return kind() == PassKind::kForward; }
-  bool writes_gradients() const {
-    return kind() == PassKind::kBackward || kind() == PassKind::kWeightGradient;
-  }
+  bool writes_gradients() const { return WritesGradients(kind()); }
 };
 
 struct PlannedPasses {

@@ -1,6 +1,7 @@
 #include "worker_runtime/plan/program.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,58 @@
 
 namespace muster::plan {
 namespace {
+
+struct KindRow {
+  absl::string_view name;
+  Lane lane;
+};
+// [ActionKind]
+constexpr KindRow kKinds[] = {{"FORWARD", Lane::kCompute},
+                              {"BACKWARD", Lane::kCompute},
+                              {"BACKWARD_INPUT", Lane::kCompute},
+                              {"BACKWARD_WEIGHT", Lane::kCompute},
+                              {"SEND", Lane::kPeer},
+                              {"RECV", Lane::kPeer},
+                              {"REDUCE", Lane::kReduce},
+                              {"REPLICATE", Lane::kReduce},
+                              {"LOSS", Lane::kReduce},
+                              {"SHARE_LOSS", Lane::kReduce},
+                              {"NORM", Lane::kCompute},
+                              {"SQUARES", Lane::kReduce},
+                              {"CLIP", Lane::kCompute},
+                              {"UPDATE", Lane::kCompute},
+                              {"UNSHARD", Lane::kGather},
+                              {"RESHARD", Lane::kMemory}};
+static_assert(std::size(kKinds) == kNumActionKinds);
+
+// [Payload], [Arena], [Collective]
+constexpr absl::string_view kPayloads[] = {"activation", "gradient", "tied gradient", "tied value"};
+constexpr absl::string_view kArenas[] = {"parameters",
+                                         "gathered parameters",
+                                         "gradients",
+                                         "gradients to be reduced",
+                                         "partial sums (ordered mode)",
+                                         "optimizer",
+                                         "buffers of collectives",
+                                         "activations, at their peak"};
+static_assert(std::size(kArenas) == kNumArenas);
+constexpr absl::string_view kCollectives[] = {"all-reduce", "reduce-scatter", "all-gather"};
+
+std::string BytesText(int64_t bytes) {
+  return bytes > 0 ? absl::StrCat(", ", bytes, " bytes") : "";
+}
+
+// The stage and micro-batch that a pass is of, or what it hands on or streams.
+template <typename OfPass>
+std::string PassText(const OfPass& of) {
+  if (of.micro_batch == kNone) return "";
+  return absl::StrCat(" stage ", of.stage, " micro-batch ", of.micro_batch);
+}
+
+std::string BucketText(int bucket, BlockRange blocks) {
+  if (blocks.num_blocks() == 0) return absl::StrCat(" bucket ", bucket);
+  return absl::StrCat(" bucket ", bucket, " blocks [", blocks.begin, ", ", blocks.end, ")");
+}
 
 std::string SumText(const std::vector<Merge>& merges) {
   std::string text;
@@ -27,126 +80,50 @@ std::string EntryText(const Entry& entry, bool is_bucket) {
   return text;
 }
 
+template <typename AnyExchange, typename AnyAction>
+AnyExchange* FindExchange(AnyAction& action) {
+  return std::visit(
+      [](auto& body) -> AnyExchange* {
+        if constexpr (requires { body.exchange; }) return &body.exchange;
+        return nullptr;
+      },
+      action.body);
+}
+
+ActionKind KindOf(const Pass& pass) {
+  switch (pass.of.kind) {
+    case PassKind::kForward:
+      return ActionKind::kForward;
+    case PassKind::kBackward:
+      return ActionKind::kBackward;
+    case PassKind::kInputGradient:
+      return ActionKind::kBackwardInput;
+    case PassKind::kWeightGradient:
+      return ActionKind::kBackwardWeight;
+  }
+  return ActionKind::kForward;
+}
+ActionKind KindOf(const Transfer& transfer) {
+  return transfer.is_send ? ActionKind::kSend : ActionKind::kRecv;
+}
+ActionKind KindOf(const Reduce&) { return ActionKind::kReduce; }
+ActionKind KindOf(const Replicate&) { return ActionKind::kReplicate; }
+ActionKind KindOf(const SumLoss&) { return ActionKind::kLoss; }
+ActionKind KindOf(const ShareLoss&) { return ActionKind::kShareLoss; }
+ActionKind KindOf(const Norm&) { return ActionKind::kNorm; }
+ActionKind KindOf(const SumSquares&) { return ActionKind::kSquares; }
+ActionKind KindOf(const Clip&) { return ActionKind::kClip; }
+ActionKind KindOf(const Update&) { return ActionKind::kUpdate; }
+ActionKind KindOf(const Unshard&) { return ActionKind::kUnshard; }
+ActionKind KindOf(const Reshard&) { return ActionKind::kReshard; }
+
 }  // namespace
 
-absl::string_view ToString(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return "FORWARD";
-    case ActionKind::kBackward:
-      return "BACKWARD";
-    case ActionKind::kBackwardInput:
-      return "BACKWARD_INPUT";
-    case ActionKind::kBackwardWeight:
-      return "BACKWARD_WEIGHT";
-    case ActionKind::kSend:
-      return "SEND";
-    case ActionKind::kRecv:
-      return "RECV";
-    case ActionKind::kReduce:
-      return "REDUCE";
-    case ActionKind::kReplicate:
-      return "REPLICATE";
-    case ActionKind::kLoss:
-      return "LOSS";
-    case ActionKind::kShareLoss:
-      return "SHARE_LOSS";
-    case ActionKind::kNorm:
-      return "NORM";
-    case ActionKind::kSquares:
-      return "SQUARES";
-    case ActionKind::kClip:
-      return "CLIP";
-    case ActionKind::kUpdate:
-      return "UPDATE";
-    case ActionKind::kUnshard:
-      return "UNSHARD";
-    case ActionKind::kReshard:
-      return "RESHARD";
-  }
-  return "?";
-}
+absl::string_view ToString(ActionKind kind) { return kKinds[static_cast<size_t>(kind)].name; }
+Lane LaneOf(ActionKind kind) { return kKinds[static_cast<size_t>(kind)].lane; }
 
-absl::string_view ToString(Lane lane) {
-  switch (lane) {
-    case Lane::kCompute:
-      return "compute";
-    case Lane::kReduce:
-      return "reduce";
-    case Lane::kGather:
-      return "gather";
-    case Lane::kPeer:
-      return "peer";
-    case Lane::kMemory:
-      return "memory";
-  }
-  return "?";
-}
-
-Lane LaneOf(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-    case ActionKind::kBackward:
-    case ActionKind::kBackwardInput:
-    case ActionKind::kBackwardWeight:
-    case ActionKind::kNorm:
-    case ActionKind::kClip:
-    case ActionKind::kUpdate:
-      return Lane::kCompute;
-    case ActionKind::kReduce:
-    case ActionKind::kReplicate:
-    case ActionKind::kLoss:
-    case ActionKind::kShareLoss:
-    case ActionKind::kSquares:
-      return Lane::kReduce;
-    case ActionKind::kReshard:
-      return Lane::kMemory;
-    case ActionKind::kUnshard:
-      return Lane::kGather;
-    case ActionKind::kSend:
-    case ActionKind::kRecv:
-      return Lane::kPeer;
-  }
-  return Lane::kCompute;
-}
-
-absl::string_view ToString(Payload payload) {
-  switch (payload) {
-    case Payload::kNothing:
-      return "nothing";
-    case Payload::kActivation:
-      return "activation";
-    case Payload::kGradient:
-      return "gradient";
-    case Payload::kTied:
-      return "tied gradient";
-    case Payload::kValue:
-      return "tied value";
-  }
-  return "?";
-}
-
-absl::string_view ToString(Arena arena) {
-  switch (arena) {
-    case Arena::kParameters:
-      return "parameters";
-    case Arena::kGathered:
-      return "gathered parameters";
-    case Arena::kGradients:
-      return "gradients";
-    case Arena::kUnreduced:
-      return "gradients to be reduced";
-    case Arena::kPartialSums:
-      return "partial sums (ordered mode)";
-    case Arena::kOptimizer:
-      return "optimizer";
-    case Arena::kBuffers:
-      return "buffers of collectives";
-    case Arena::kActivations:
-      return "activations, at their peak";
-  }
-  return "?";
-}
+absl::string_view ToString(Payload payload) { return kPayloads[static_cast<size_t>(payload)]; }
+absl::string_view ToString(Arena arena) { return kArenas[static_cast<size_t>(arena)]; }
 
 int64_t& At(ArenaBytes& bytes, Arena arena) { return bytes[static_cast<size_t>(arena)]; }
 int64_t At(const ArenaBytes& bytes, Arena arena) { return bytes[static_cast<size_t>(arena)]; }
@@ -155,19 +132,39 @@ int64_t TotalOf(const ArenaBytes& bytes) {
 }
 
 absl::string_view ToString(Collective collective) {
-  switch (collective) {
-    case Collective::kAlone:
-      return "alone";
-    case Collective::kAllReduce:
-      return "all-reduce";
-    case Collective::kReduceScatter:
-      return "reduce-scatter";
-    case Collective::kAllGather:
-      return "all-gather";
-    case Collective::kTransfer:
-      return "transfer";
-  }
-  return "?";
+  return kCollectives[static_cast<size_t>(collective)];
+}
+
+ActionKind Action::kind() const {
+  return std::visit([](const auto& own) { return KindOf(own); }, body);
+}
+
+const Exchange* ExchangeOf(const Action& action) { return FindExchange<const Exchange>(action); }
+Exchange* ExchangeOf(Action& action) { return FindExchange<Exchange>(action); }
+
+absl::Span<const Entry> EntriesOf(const Action& action) {
+  const Pass* const pass = action.If<Pass>();
+  return pass == nullptr ? absl::Span<const Entry>() : pass->entries;
+}
+
+int BackwardOf(const Action& action) {
+  const Reduce* const reduce = action.If<Reduce>();
+  return reduce == nullptr ? kNone : reduce->backward;
+}
+
+int BucketOf(const Action& action) {
+  return std::visit(
+      [](const auto& body) {
+        if constexpr (requires { body.bucket; }) return body.bucket;
+        return kNone;
+      },
+      action.body);
+}
+
+BlockRange BlocksOf(const Action& action, const Program& program) {
+  if (BucketOf(action) == kNone) return {};
+  const Bucket& bucket = program.buckets[BucketOf(action)];
+  return action.If<Replicate>() || action.If<Update>() ? bucket.owned : bucket.blocks;
 }
 
 BlockRange BlocksOfStage(const Program& program, int stage) {
@@ -197,8 +194,8 @@ std::vector<BlockRange> OwnedBlocks(const Program& program) {
 
 std::vector<int> BucketsOfUnit(const Program& program, int unit) {
   std::vector<int> buckets;
-  for (const int b : {program.bucket_of_unit[unit], program.frozen_bucket_of_unit[unit]}) {
-    if (b != kNone) buckets.push_back(b);
+  for (const std::vector<int>& bucket_of_unit : program.bucket_of_unit) {
+    if (bucket_of_unit[unit] != kNone) buckets.push_back(bucket_of_unit[unit]);
   }
   return buckets;
 }
@@ -222,7 +219,7 @@ std::vector<int> BucketsOfUse(const Program& program, int use) {
 }
 
 int GradientBucketOf(const Program& program, int use) {
-  return UsesBuckets(program) ? use : program.bucket_of_unit[use];
+  return UsesBuckets(program) ? use : program.bucket_of_unit[false][use];
 }
 
 int BucketBehind(const Program& program, int bucket) {
@@ -247,55 +244,51 @@ bool HoldsBlock(const Program& program, int64_t block) {
   });
 }
 
-bool IsRounded(const Action& action, const Program& program) {
-  const bool sums = action.kind == ActionKind::kReduce || action.kind == ActionKind::kReplicate;
-  return sums && program.types.rounds_sums();
-}
-
-bool IsPadded(const Action& action, const Program& program) {
-  if (IsRounded(action, program)) return true;
-  const bool shares_out = action.collective == Collective::kReduceScatter ||
-                          action.collective == Collective::kAllGather;
-  return shares_out && action.place == kNone &&
-         action.blocks.num_blocks() % program.shards.size != 0;
-}
-
-int64_t PaddingOf(const Action& action, const Program& program) {
-  if (!IsPadded(action, program)) return 0;
-  const bool sums = action.kind == ActionKind::kReduce;
-  return action.bytes * (sums ? static_cast<int64_t>(program.root_slots.size()) : 1);
+int64_t BytesOfCopy(const Action& action, const Program& program) {
+  return ExchangeOf(action)->bytes *
+         (action.If<Reduce>() ? static_cast<int64_t>(program.sums.root_slots.size()) : 1);
 }
 
 bool PadsInUnreduced(const Program& program) {
   const int64_t room = program.unreduced_blocks * kBlockElements * BytesOf(program.types.gradients);
   if (program.padding_bytes > room) return false;
   return std::all_of(program.actions.begin(), program.actions.end(), [&](const Action& action) {
-    return action.kind == ActionKind::kUnshard || !IsPadded(action, program);
+    const Exchange* const exchange = ExchangeOf(action);
+    return exchange == nullptr || exchange->padding == kNone || action.If<Unshard>();
   });
 }
 
 std::string Describe(const Action& action, const Program& program) {
-  std::string text(ToString(action.kind));
-  if (action.micro_batch != kNone) {
-    absl::StrAppend(&text, " stage ", action.stage, " micro-batch ", action.micro_batch);
-  }
-  if (action.bucket != kNone) absl::StrAppend(&text, " bucket ", action.bucket);
-  if (action.blocks.num_blocks() > 0) {
-    absl::StrAppend(&text, " blocks [", action.blocks.begin, ", ", action.blocks.end, ")");
-  }
-  if (action.place != kNone) absl::StrAppend(&text, " at place ", action.place);
-  if (action.unshard != kNone) absl::StrAppend(&text, " of ", action.unshard);
-  if (action.secondary) absl::StrAppend(&text, ", secondary shards");
-  if (action.slot != kNone) absl::StrAppend(&text, " to slot ", action.slot);
-  absl::StrAppend(&text, SumText(action.merges));
-  if (action.collective == Collective::kTransfer) {
-    absl::StrAppend(&text, " ", ToString(action.payload),
-                    action.kind == ActionKind::kSend ? " to rank " : " from rank ", action.peer);
-  } else if (action.collective != Collective::kAlone) {
-    absl::StrAppend(&text, " ", ToString(action.collective), " in ",
-                    program.groups[action.group].name);
-  }
-  if (action.bytes > 0) absl::StrAppend(&text, ", ", action.bytes, " bytes");
+  std::string text(ToString(action.kind()));
+  const auto append = [&](const auto& body) {
+    if constexpr (requires { body.of; }) text += PassText(body.of);
+    if constexpr (requires { body.what; }) text += PassText(body.what);
+    if constexpr (requires { body.micro_batch; }) text += PassText(body);
+    if constexpr (requires { body.bucket; }) {
+      text += BucketText(body.bucket, BlocksOf(action, program));
+    }
+    if constexpr (requires { body.place; }) {
+      if (body.place != kNone) absl::StrAppend(&text, " at place ", body.place);
+    }
+    if constexpr (requires { body.unshard; }) absl::StrAppend(&text, " of ", body.unshard);
+    if constexpr (requires { body.secondary; }) {
+      if (body.secondary) absl::StrAppend(&text, ", secondary shards");
+    }
+    if constexpr (requires { body.slot; }) {
+      if (body.slot != kNone) absl::StrAppend(&text, " to slot ", body.slot);
+    }
+    if constexpr (requires { body.merges; }) text += SumText(body.merges);
+    if constexpr (requires { body.peer; }) {
+      absl::StrAppend(&text, " ", ToString(body.what.payload),
+                      body.is_send ? " to rank " : " from rank ", body.peer, BytesText(body.bytes));
+    }
+    if constexpr (requires { body.exchange; }) {
+      const auto& [collective, group, bytes, padding] = body.exchange;
+      absl::StrAppend(&text, " ", ToString(collective), " in ", program.groups[group].name,
+                      BytesText(bytes));
+    }
+  };
+  std::visit(append, action.body);
   return text;
 }
 
@@ -307,15 +300,16 @@ std::string Describe(const Program& program) {
     if (!action.after.empty()) {
       absl::StrAppend(&text, ", after ", absl::StrJoin(action.after, " "));
     }
-    if (action.backward != kNone) {
-      absl::StrAppend(&text, ", with gradients ", action.first_parameter, " to ",
-                      action.end_parameter - 1, " of ", action.backward);
+    if (const Reduce* reduce = action.If<Reduce>(); reduce && reduce->backward != kNone) {
+      const Bucket& bucket = program.buckets[reduce->bucket];
+      absl::StrAppend(&text, ", with gradients ", bucket.first_parameter, " to ",
+                      bucket.end_parameter - 1, " of ", reduce->backward);
     }
     if (action.at.pass != kNone) {
       absl::StrAppend(&text, ", with use ", action.at.entry, " of ", action.at.pass);
     }
     text.push_back('\n');
-    for (const Entry& entry : action.entries) {
+    for (const Entry& entry : EntriesOf(action)) {
       absl::StrAppend(&text, EntryText(entry, UsesBuckets(program)), "\n");
     }
   }

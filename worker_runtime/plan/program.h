@@ -8,7 +8,7 @@
 //   memory   RESHARD, at once
 //
 // Where parameters or gradients are sharded, a pass is not one thing: it comes to its uses of
-// units, one after the other (Action::entries), waits there for what the use needs, and other
+// units, one after the other (Pass::entries), waits there for what the use needs, and other
 // actions begin as it comes to one (Action::at).
 //
 // The engine executes it (engine/executor_core.h), ProvePrograms walks those of all ranks together
@@ -21,6 +21,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -28,6 +29,7 @@
 #include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/bucket_plan.h"
 #include "worker_runtime/plan/ordered_sums.h"
+#include "worker_runtime/plan/schedules/schedule.h"
 #include "worker_runtime/plan/state_types.h"
 #include "worker_runtime/plan/use_trace.h"
 
@@ -35,20 +37,20 @@ namespace muster::plan {
 
 enum class ActionKind : uint8_t {
   kForward,   // of (stage, micro-batch): the user's model
-  kBackward,  // of (stage, micro-batch); gradients to `slot`, then `merges`
+  kBackward,  // of (stage, micro-batch)
   // The same in two halves: the gradient that the stage before waits for; those of weights.
   kBackwardInput,
   kBackwardWeight,
-  kSend,  // `payload` of (stage, micro-batch) to `peer`
+  kSend,
   kRecv,
-  kReduce,     // gradients of a bucket, over the ranks of a group: `merges`, then the collective
+  kReduce,     // gradients of a bucket, over the ranks of a group
   kReplicate,  // what REDUCE gave this rank, over those that hold the same shard
   kLoss,       // the sums of loss and tokens, over the ranks that computed them
   kShareLoss,  // the same, from the last stage to all
   kNorm,       // squares of the gradient, by block, of the blocks that this rank owns
   kSquares,    // those of the others: by block in ordered mode, else one sum of each rank's
   kClip,       // the norm, and what becomes of the step
-  kUpdate,     // parameters and moments of `blocks`
+  kUpdate,     // parameters and moments of a bucket, as far as this rank owns it
   kUnshard,    // parameters of a bucket, each rank giving its shard
   kReshard,    // gathered parameters are given up, but for a shard that may be kept
 };
@@ -56,12 +58,10 @@ inline constexpr int kNumActionKinds = 16;
 absl::string_view ToString(ActionKind kind);
 
 enum class Lane : uint8_t { kCompute, kReduce, kGather, kPeer, kMemory };
-absl::string_view ToString(Lane lane);
 Lane LaneOf(ActionKind kind);
 
 // What a SEND carries.
 enum class Payload : uint8_t {
-  kNothing,
   kActivation,  // of a stage's end, forwards
   kGradient,    // of a stage's begin, backwards
   kTied,        // the gradient that a later stage adds to a parameter of an earlier one
@@ -88,7 +88,7 @@ int64_t At(const ArenaBytes& bytes, Arena arena);
 int64_t TotalOf(const ArenaBytes& bytes);
 
 // How the ranks of a group exchange.
-enum class Collective : uint8_t { kAlone, kAllReduce, kReduceScatter, kAllGather, kTransfer };
+enum class Collective : uint8_t { kAllReduce, kReduceScatter, kAllGather };
 absl::string_view ToString(Collective collective);
 
 inline constexpr int kNone = -1;
@@ -110,46 +110,107 @@ struct Point {
   friend bool operator==(const Point&, const Point&) = default;
 };
 
-struct Action {
-  ActionKind kind = ActionKind::kForward;
-  std::vector<int> after;  // earlier actions of this program that must be done
-  // REDUCE only: not the whole of this BACKWARD need be done, but the gradients of the parameters
-  // [first_parameter, end_parameter).
+// The bodies of actions. `bucket` is a number in Program::buckets, and `place` is where it lies in
+// its arena, in blocks.
+
+// FORWARD; BACKWARD, whole or one of its halves.
+struct Pass {
+  StagePass of;                // its micro-batch is this rank's: 0 .. accumulation - 1
+  int slot = kNone;            // gradient buffer that BACKWARD writes, where gradients are whole
+  std::vector<Merge> merges;   // of whole buffers, behind it
+  std::vector<Entry> entries;  // in their order
+};
+
+// What stages hand on, named by what it is.
+struct Handed {
+  Payload payload = Payload::kActivation;
+  int stage = 0;                // that made it
+  int64_t micro_batch = kNone;  // kNone: it is of the whole step
+  friend auto operator<=>(const Handed&, const Handed&) = default;
+};
+
+// SEND, RECV.
+struct Transfer {
+  bool is_send = false;
+  Handed what;
+  int peer = kNone;  // rank of the world
+  int64_t bytes = 0;
+};
+
+// The collective of an action.
+struct Exchange {
+  Collective collective = Collective::kAllReduce;
+  int group = 0;            // of Program::groups
+  int64_t bytes = 0;        // of what is exchanged, whole
+  int64_t padding = kNone;  // where its copy lies, in bytes (BytesOfCopy); kNone: it works in place
+};
+
+struct Reduce {
+  int bucket = 0;
+  std::vector<Merge> merges;  // of the bucket's blocks, before the collective
+  // It waits for this BACKWARD's gradients of the bucket's parameters, not for the whole pass.
   int backward = kNone;
-  int first_parameter = 0;
-  int end_parameter = 0;
-  // The moment from which on it may begin, if any.
-  Point at;
-  std::vector<Entry> entries;  // of FORWARD and BACKWARD, in their order
+  // Streamed gradients come from this pass, and lie at `place` until they are reduced.
+  int stage = 0;
+  int64_t micro_batch = kNone;
+  int64_t place = kNone;  // kNone: gradients are whole
+  Exchange exchange;
+};
+struct Replicate {
+  int bucket = 0;
+  Exchange exchange;
+};
+struct SumLoss {
+  Exchange exchange;
+};
+struct ShareLoss {
+  int giver = 0;  // rank of the world
+  Exchange exchange;
+};
+struct Norm {};
+struct SumSquares {
+  Exchange exchange;
+};
+struct Clip {};
+struct Update {
+  int bucket = 0;
+};
+struct Unshard {
+  int bucket = 0;
+  int64_t place = kNone;   // kNone: parameters are held whole
+  bool secondary = false;  // from the shards that a RESHARD kept
+  Exchange exchange;
+};
+struct Reshard {
+  int bucket = 0;
+  int64_t place = 0;
+  int unshard = kNone;     // the action whose parameters it gives up
+  bool secondary = false;  // it keeps a shard
+};
 
-  int stage = 0;                // of a transfer: the one that made what travels
-  int64_t micro_batch = kNone;  // of this rank's: 0 .. accumulation - 1
-  int bucket = kNone;
-  BlockRange blocks;          // that are worked on
-  int slot = kNone;           // gradient buffer: BACKWARD writes it
-  std::vector<Merge> merges;  // BACKWARD: of whole buffers; REDUCE: of `blocks`
-  // UNSHARD, RESHARD: where in the arena of gathered parameters, in blocks; REDUCE: where in that
-  // of gradients. kNone: what is held whole.
-  int64_t place = kNone;
-  int64_t padding = kNone;  // of what IsPadded: where in that arena the copy lies, in bytes
-  int unshard = kNone;      // RESHARD: what it gives up
-  bool secondary = false;   // UNSHARD: from the shards that a RESHARD kept; RESHARD: keeps them
+using ActionBody = std::variant<Pass, Transfer, Reduce, Replicate, SumLoss, ShareLoss, Norm,
+                                SumSquares, Clip, Update, Unshard, Reshard>;
 
-  // With others:
-  Collective collective = Collective::kAlone;
-  int group = kNone;  // of Program::groups
-  int peer = kNone;   // rank of the world; of transfers; SHARE_LOSS: who gives it
-  Payload payload = Payload::kNothing;
-  int64_t bytes = 0;  // of what is exchanged, whole
-  int64_t sends = 0;  // bytes that leave this rank
-
+struct Action {
+  ActionBody body;
+  std::vector<int> after;  // earlier actions of this program that must be done
+  Point at;                // the moment from which on it may begin, if any
   // Activations: kept from its start on; no longer kept once it is done; and needed beside those
   // that are kept while it runs.
   int64_t keeps_bytes = 0;
   int64_t frees_bytes = 0;
   int64_t works_in_bytes = 0;
 
-  friend bool operator==(const Action&, const Action&) = default;
+  ActionKind kind() const;
+  // The body as this type. Where it is another, If gives null, and As ends the process.
+  template <typename Body>
+  const Body* If() const {
+    return std::get_if<Body>(&body);
+  }
+  template <typename Body>
+  const Body& As() const {
+    return std::get<Body>(body);
+  }
 };
 
 // Ranks of the world that share a communicator, ascending.
@@ -185,45 +246,47 @@ struct Program {
   std::vector<Group> groups;    // that this rank belongs to
   std::vector<Action> actions;  // in the order of launch
   ArenaBytes held = {};         // at all times
-  // Gradient buffers whose sum over ranks is the gradient (Communicator::AllReduceSubtrees), left
-  // to right; the result is in the first.
-  std::vector<int> root_slots;
-  int num_slots = 1;
-  int64_t leaves_per_rank = 1;  // micro-batches
+  // How this rank adds its micro-batches. The sum of the roots over all ranks is the gradient
+  // (Communicator::AllReduceSubtrees); the first root's slot gets it. A program that streams
+  // gradients has no slots.
+  OrderedSums sums;
   bool ordered = false;
   std::vector<StageBlocks> stages;  // of this rank, ascending
   // Those of gradients, in the order of their reduction; then those of frozen parameters.
   std::vector<Bucket> buckets;
-  std::vector<int> bucket_of_unit;  // kNone: of another stage, or without parameters that learn
-  std::vector<int> frozen_bucket_of_unit;
+  // [frozen][unit]; kNone: the unit is of another stage, or has no such parameters.
+  std::array<std::vector<int>, 2> bucket_of_unit;
   std::vector<BlockRange> normed;  // blocks whose squares this rank gives to the norm
   int64_t num_blocks = 0;          // of the whole model, with gradients
-  bool sharded = false;            // the optimizer's state, over the ranks of a shard group
   // Gradients rest as shards too: what a micro-batch adds is reduced with its backward pass. Else
   // they are whole, in slots.
   bool streams_gradients = false;
   Shards shards;     // of everything that is sharded
   Shards secondary;  // of parameters between two uses; size 1: none
   // Arenas, in blocks.
-  int64_t gathered_blocks = 0;
-  int64_t frozen_gathered_blocks = 0;  // frozen parameters are gathered in an arena of their own
+  std::array<int64_t, 2> gathered_blocks = {};  // [frozen]: each kind has an arena of its own
   int64_t unreduced_blocks = 0;
   int64_t padding_bytes = 0;
   int64_t live_elements = 0;  // of parameters that are gathered at once, at most
+
+  int64_t leaves_per_rank() const { return static_cast<int64_t>(sums.leaves.size()); }
 };
 
-// Whether it is BACKWARD, whole or one of its halves; and whether it writes gradients of weights.
-inline bool IsBackward(const Action& action) {
-  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput ||
-         action.kind == ActionKind::kBackwardWeight;
-}
-inline bool WritesGradients(const Action& action) {
-  return action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight;
-}
+// The collective of an action; null if it has none.
+const Exchange* ExchangeOf(const Action& action);
+Exchange* ExchangeOf(Action& action);
+// The uses of a pass; none of another action.
+absl::Span<const Entry> EntriesOf(const Action& action);
+// The BACKWARD whose gradients a REDUCE waits for; kNone: none, or it waits for all of it.
+int BackwardOf(const Action& action);
+// The bucket that it works on, or kNone; and which blocks of it.
+int BucketOf(const Action& action);
+BlockRange BlocksOf(const Action& action, const Program& program);
+
 // The blocks of one of this rank's stages that have gradients.
 BlockRange BlocksOfStage(const Program& program, int stage);
 
-// Whether passes have uses (Action::entries).
+// Whether passes have uses (Pass::entries).
 bool UsesMatter(const Program& program);
 
 // The buckets of gradients.
@@ -247,18 +310,13 @@ int BucketBefore(const Program& program, int bucket);
 inline int64_t HeadBlocks(const Bucket& bucket) { return bucket.head_elements > 0 ? 1 : 0; }
 // Whether it is a unit of this rank's stages that has parameters.
 inline bool HoldsUnit(const Program& program, int unit) {
-  return program.bucket_of_unit[unit] != kNone || program.frozen_bucket_of_unit[unit] != kNone;
+  return program.bucket_of_unit[0][unit] != kNone || program.bucket_of_unit[1][unit] != kNone;
 }
 // Whether a block is one of this rank's stages, of any parameters.
 bool HoldsBlock(const Program& program, int64_t block);
 
-// Whether what is added travels in another type than it is kept in.
-bool IsRounded(const Action& action, const Program& program);
-// Whether a collective works on a copy: of another type, or what it shares out lies whole here, and
-// the ranks do not divide it. PaddingOf: the bytes of that copy, one after the other for each root
-// of a sum; 0 else.
-bool IsPadded(const Action& action, const Program& program);
-int64_t PaddingOf(const Action& action, const Program& program);
+// The bytes of a collective's copy, one after the other for each root of a sum.
+int64_t BytesOfCopy(const Action& action, const Program& program);
 
 // Whether those copies lie where gradients were on their way: all of them are of updated parameters
 // that are shared out, when every gradient of the step has been reduced.

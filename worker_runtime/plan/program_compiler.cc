@@ -9,8 +9,7 @@ namespace muster::plan {
 Program ProgramCompiler::Run() {
   AddPasses();
   if (draft_.input.mesh.stages > 1) AddShareLoss();
-  AddNorm();
-  AddUpdates();
+  AddUpdates(AddNorm());
   gathers_.Finish();
   reductions_.Finish();
   draft_.Finish();
@@ -51,20 +50,18 @@ void ProgramCompiler::AddUses(const PlannedPass& pass, int action) {
     if (pass.writes_gradients() && is_streamed) reductions_.Begin(entry);
     const std::vector<int>& reduced = reductions_.added();
     if (early && !overlaps && !reduced.empty()) entry.waits.push_back(reduced.back());
-    draft_.program.actions[action].entries.push_back(std::move(entry));
+    std::get<Pass>(draft_.program.actions[action].body).entries.push_back(std::move(entry));
   }
   if (reduces) {
     reductions_.ReduceWhatIsComplete(pass, pass.end_use, {.pass = action, .entry = kNone});
   }
-  if (reduces && is_last) reductions_.Replicate();
+  if (reduces && is_last) reductions_.ReplicateReduced();
   gathers_.ReleaseAfter(action, pass.end_use);
 }
 
 void ProgramCompiler::AddForward(const PlannedPass& pass) {
   Action forward = {
-      .kind = ActionKind::kForward,
-      .stage = draft_.stage,
-      .micro_batch = pass.micro_batch(),
+      .body = Pass{.of = pass.order.pass},
       .keeps_bytes = draft_.info().trace.kept_bytes,
       .works_in_bytes = draft_.info().trace.peak_bytes - draft_.info().trace.kept_bytes};
   handovers_.AddNeeds(pass, forward);
@@ -75,37 +72,25 @@ void ProgramCompiler::AddForward(const PlannedPass& pass) {
 }
 
 void ProgramCompiler::AddLoss(int last_forward) {
-  const int64_t n = draft_.replicas();
-  if (n == 1) return;
-  Action loss = {.kind = ActionKind::kLoss,
-                 .after = {last_forward},
-                 .collective = Collective::kAllReduce,
-                 .group = draft_.groups.stage,
-                 .bytes = kLossBytes};
-  loss.sends = draft_.program.ordered
-                   ? SentBytes(Collective::kAllReduce, kLossBytes, n, draft_.num_roots())
-                   : SentOfSmall(kLossBytes, n);
-  loss_ = draft_.Add(std::move(loss));
+  if (draft_.replicas() == 1) return;
+  loss_ = draft_.Add({.body = SumLoss{{.group = draft_.groups.stage, .bytes = kLossBytes}},
+                      .after = {last_forward}});
 }
 
 void ProgramCompiler::AddBackward(const PlannedPass& pass) {
-  const OrderedLeaf& leaf = draft_.sums.leaves[pass.micro_batch()];
+  const OrderedLeaf& leaf = draft_.program.sums.leaves[pass.micro_batch()];
   const bool writes = pass.writes_gradients();
-  const bool hands_back = pass.kind() != PassKind::kWeightGradient;
-  Action backward = {
-      .kind = !writes       ? ActionKind::kBackwardInput
-              : !hands_back ? ActionKind::kBackwardWeight
-                            : ActionKind::kBackward,
-      .stage = draft_.stage,
-      .micro_batch = pass.micro_batch(),
-      .slot = draft_.program.streams_gradients || !writes ? kNone : leaf.slot,
-      .works_in_bytes = draft_.info().trace.peak_bytes - draft_.info().trace.kept_bytes};
+  Pass body = {.of = pass.order.pass};
+  if (writes && !draft_.program.streams_gradients) body.slot = leaf.slot;
   // Those of the last micro-batch are added bucket by bucket, where there is something to reduce.
   const bool is_last = draft_.is_last(pass.micro_batch());
-  if (writes && (!is_last || draft_.replicas() == 1)) backward.merges = leaf.merges;
+  if (writes && (!is_last || draft_.replicas() == 1)) body.merges = leaf.merges;
+  Action backward = {
+      .body = std::move(body),
+      .works_in_bytes = draft_.info().trace.peak_bytes - draft_.info().trace.kept_bytes};
   handovers_.AddNeeds(pass, backward);
   CountMemory(pass, backward);
-  if (hands_back) handovers_.AwaitSent(pass, backward);
+  if (pass.kind() != PassKind::kWeightGradient) handovers_.AwaitSent(pass, backward);
   if (writes) handovers_.KeepTied(pass, backward);
   const int index = draft_.Add(std::move(backward));
   if (writes) reductions_.OnBackward(index);
@@ -130,14 +115,8 @@ void ProgramCompiler::CountMemory(const PlannedPass& pass, Action& backward) con
 }
 
 void ProgramCompiler::AddShareLoss() {
-  Action share = {.kind = ActionKind::kShareLoss,
-                  .after = {loss_ == kNone ? last_forward_ : loss_},
-                  .collective = Collective::kAllReduce,
-                  .group = 0,
-                  .peer = GiverOfLoss(),
-                  .bytes = kLossBytes,
-                  .sends = SentOfSmall(kLossBytes, draft_.input.mesh.size())};
-  loss_ = draft_.Add(std::move(share));
+  loss_ = draft_.Add({.body = ShareLoss{.giver = GiverOfLoss(), .exchange = {.bytes = kLossBytes}},
+                      .after = {loss_ == kNone ? last_forward_ : loss_}});
 }
 
 int ProgramCompiler::GiverOfLoss() const {
@@ -149,59 +128,32 @@ bool ProgramCompiler::AddsSquares() const {
   return draft_.input.mesh.size() > 1 && (draft_.is_sharded() || draft_.input.mesh.stages > 1);
 }
 
-void ProgramCompiler::AddNorm() {
+int ProgramCompiler::AddNorm() {
   const bool gives = draft_.is_sharded() ? draft_.outer() == 0 : draft_.replica == 0;
   if (!AddsSquares() || gives) draft_.program.normed = OwnedBlocks(draft_.program);
-  Action norm = {.kind = ActionKind::kNorm, .after = reductions_.added(), .stage = draft_.stage};
+  Action norm = {.body = Norm{}, .after = reductions_.added()};
   norm.after.push_back(reductions_.last_backward());
   int ready = draft_.Add(std::move(norm));
   if (AddsSquares()) {
     // The bits of an ordered norm are those of one sum over all blocks, so each of them travels.
-    const bool by_block = draft_.program.ordered;
-    const int64_t bytes = (by_block ? draft_.program.num_blocks : 1) * kPartialBytes;
-    ready = draft_.Add(
-        {.kind = ActionKind::kSquares,
-         .after = {ready},
-         .collective = Collective::kAllReduce,
-         .group = 0,
-         .bytes = bytes,
-         .sends = by_block ? SentBytes(Collective::kAllReduce, bytes, draft_.input.mesh.size(), 1)
-                           : SentOfSmall(bytes, draft_.input.mesh.size())});
+    const int64_t parts = draft_.program.ordered ? draft_.program.num_blocks : 1;
+    ready = draft_.Add({.body = SumSquares{{.bytes = parts * kPartialBytes}}, .after = {ready}});
   }
-  Action clip = {.kind = ActionKind::kClip, .after = {ready}, .stage = draft_.stage};
+  Action clip = {.body = Clip{}, .after = {ready}};
   if (loss_ != kNone) clip.after.push_back(loss_);
-  clip_ = draft_.Add(std::move(clip));
+  return draft_.Add(std::move(clip));
 }
 
-void ProgramCompiler::AddUpdates() {
+void ProgramCompiler::AddUpdates(int clip) {
   std::vector<int> updates;
   for (size_t b = 0; b < LearnedBuckets(draft_.program).size(); ++b) {
-    updates.push_back(draft_.Add({.kind = ActionKind::kUpdate,
-                                  .after = {clip_},
-                                  .stage = draft_.stage,
-                                  .bucket = static_cast<int>(b),
-                                  .blocks = draft_.program.buckets[b].owned}));
+    const int bucket = static_cast<int>(b);
+    updates.push_back(draft_.Add({.body = Update{.bucket = bucket}, .after = {clip}}));
     if (draft_.is_sharded() && !draft_.program.buckets[b].gathered) {
-      updates.back() = AddUnshard(static_cast<int>(b), updates.back());
+      updates.back() = draft_.AddUnshard({.bucket = bucket}, {updates.back()});
     }
   }
   handovers_.AddTiedValues(updates, reductions_.last_backward());
-}
-
-int ProgramCompiler::AddUnshard(int b, int update) {
-  const BlockRange blocks = draft_.program.buckets[b].blocks;
-  const int64_t bytes = draft_.program.shards.PaddedOf(blocks.num_blocks()) * kBlockElements *
-                        BytesOf(draft_.input.types.parameters);
-  return draft_.Add(
-      {.kind = ActionKind::kUnshard,
-       .after = {update},
-       .stage = draft_.stage,
-       .bucket = b,
-       .blocks = blocks,
-       .collective = Collective::kAllGather,
-       .group = draft_.program.shards.group,
-       .bytes = bytes,
-       .sends = SentBytes(Collective::kAllGather, bytes, draft_.program.shards.size, 1)});
 }
 
 }  // namespace muster::plan

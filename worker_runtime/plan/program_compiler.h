@@ -39,9 +39,9 @@ class ProgramCompiler {
   // Where no rank has the whole gradient. Of replicas that have the same part one gives its
   // squares.
   bool AddsSquares() const;
-  void AddNorm();
-  void AddUpdates();
-  int AddUnshard(int b, int update);
+  // The CLIP behind it.
+  int AddNorm();
+  void AddUpdates(int clip);
 
   ProgramDraft draft_;
   const PlannedPasses planned_ = PlanPasses(draft_);
@@ -50,7 +50,6 @@ class ProgramCompiler {
   StageHandovers handovers_{draft_};
   int last_forward_ = kNone;
   int loss_ = kNone;
-  int clip_ = kNone;
 };
 
 }  // namespace muster::plan

@@ -1,7 +1,6 @@
 #include "worker_runtime/plan/program_draft.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "worker_runtime/plan/bucket_plan.h"
@@ -10,28 +9,6 @@
 #include "worker_runtime/plan/stage_order.h"
 
 namespace muster::plan {
-
-int64_t SentBytes(Collective collective, int64_t bytes, int64_t n, int64_t num_roots) {
-  if (n == 1) return 0;
-  const int64_t others = bytes - bytes / n;
-  switch (collective) {
-    case Collective::kAllReduce:
-      return (num_roots + 1) * others;
-    case Collective::kReduceScatter:
-      return num_roots * others;
-    case Collective::kAllGather:
-      return others;
-    case Collective::kTransfer:
-      return bytes;
-    case Collective::kAlone:
-      return 0;
-  }
-  return 0;
-}
-
-int64_t SentOfSmall(int64_t bytes, int64_t n) {
-  return bytes * static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(n - 1)));
-}
 
 ProgramDraft::ProgramDraft(const ProgramInput& the_input, int rank, bool the_reduces_each)
     : input(the_input),
@@ -46,21 +23,18 @@ ProgramDraft::ProgramDraft(const ProgramInput& the_input, int rank, bool the_red
   program.shards = groups.shards;
   program.secondary = groups.secondary;
   program.ordered = input.plan.mode == SumMode::kOrdered;
-  program.leaves_per_rank = input.plan.accumulation;
   if (program.ordered) {
-    sums = PlanOrderedSums(replica, replicas(), input.plan.accumulation);
+    program.sums = PlanOrderedSums(replica, replicas(), input.plan.accumulation);
   } else {
-    sums = {.num_slots = 1, .root_slots = {0}};
-    sums.leaves.resize(input.plan.accumulation);
+    program.sums = {.num_slots = 1, .root_slots = {0}};
+    program.sums.leaves.resize(input.plan.accumulation);
   }
   program.streams_gradients = StreamsGradients();
-  program.num_slots = program.streams_gradients ? 0 : sums.num_slots;
-  program.root_slots = sums.root_slots;
+  if (program.streams_gradients) program.sums.num_slots = 0;
   for (const int own : StagesAt(*input.schedule, place)) {
     program.stages.push_back({own, input.stages[own].blocks});
   }
   program.num_blocks = layout.num_blocks;
-  program.sharded = is_sharded();
   AddBuckets();
   ChooseGathered();
 }
@@ -77,18 +51,15 @@ void ProgramDraft::AddBuckets() {
   for (const int own : stages) {
     add_buckets(PlanFrozenBuckets(input.parameters, layout, input.stages[own].frozen_blocks));
   }
-  program.bucket_of_unit.assign(layout.units.size(), kNone);
-  program.frozen_bucket_of_unit.assign(layout.units.size(), kNone);
+  program.bucket_of_unit.fill(std::vector<int>(layout.units.size(), kNone));
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     Bucket& bucket = program.buckets[b];
     const BlockRange blocks = bucket.blocks;
     bucket.owned = is_sharded() ? ShardOf(blocks, inner(), shard_ranks()) : blocks;
     const std::vector<BlockRange>& units = bucket.frozen ? layout.frozen_units : layout.units;
-    std::vector<int>& of_unit =
-        bucket.frozen ? program.frozen_bucket_of_unit : program.bucket_of_unit;
     for (size_t u = 0; u < units.size(); ++u) {
-      const bool is_empty = units[u].num_blocks() == 0;
-      if (!is_empty && units[u].Overlaps(blocks)) of_unit[u] = static_cast<int>(b);
+      if (units[u].num_blocks() == 0 || !units[u].Overlaps(blocks)) continue;
+      program.bucket_of_unit[bucket.frozen][u] = static_cast<int>(b);
     }
   }
 }
@@ -201,24 +172,47 @@ std::vector<Bucket> ProgramDraft::BucketsOfParameters() const {
 
 int ProgramDraft::Add(Action action) {
   const int index = static_cast<int>(program.actions.size());
-  if (const int64_t bytes = PaddingOf(action, program); bytes > 0) {
+  if (WorksOnCopy(action)) {
     // Two at a time, so that one travels while the next is filled.
     if (padded_.size() == 2) {
-      padding_.Give(program.actions[padded_.front()].padding, padded_.front());
+      const int first = padded_.front();
+      padding_.Give(ExchangeOf(program.actions[first])->padding, first);
       padded_.erase(padded_.begin());
     }
-    action.padding = padding_.Take(RoomForCopy(action, bytes), action.after);
+    ExchangeOf(action)->padding = padding_.Take(RoomForCopy(action), action.after);
     padded_.push_back(index);
   }
   program.actions.push_back(std::move(action));
   return index;
 }
 
-int64_t ProgramDraft::RoomForCopy(const Action& action, int64_t bytes) const {
-  if (action.bucket == kNone || !program.buckets[action.bucket].entered) return bytes;
-  if (action.kind == ActionKind::kReplicate) return bytes;  // of shards
-  const int64_t blocks = program.shards.PaddedOf(action.blocks.num_blocks());
-  return bytes / blocks * BlocksOfGradients(action.bucket);
+int ProgramDraft::AddUnshard(Unshard unshard, std::vector<int> after, Point at) {
+  const struct Shards& from = unshard.secondary ? program.secondary : program.shards;
+  const int64_t bytes = from.PaddedOf(program.buckets[unshard.bucket].blocks.num_blocks()) *
+                        kBlockElements * BytesOf(input.types.parameters);
+  unshard.exchange = {.collective = Collective::kAllGather, .group = from.group, .bytes = bytes};
+  return Add({.body = unshard, .after = std::move(after), .at = at});
+}
+
+bool ProgramDraft::WorksOnCopy(const Action& action) const {
+  const Exchange* const exchange = ExchangeOf(action);
+  const int bucket = BucketOf(action);
+  if (exchange == nullptr || bucket == kNone) return false;
+  const Unshard* const unshard = action.If<Unshard>();
+  if (unshard == nullptr && program.types.rounds_sums()) return true;
+  const Reduce* const reduce = action.If<Reduce>();
+  const bool is_whole = unshard ? unshard->place == kNone : reduce && reduce->place == kNone;
+  return is_whole && exchange->collective != Collective::kAllReduce &&
+         program.buckets[bucket].blocks.num_blocks() % program.shards.size != 0;
+}
+
+int64_t ProgramDraft::RoomForCopy(const Action& action) const {
+  const int64_t bytes = BytesOfCopy(action, program);
+  const int bucket = BucketOf(action);
+  // Those of REPLICATE are of shards.
+  if (!program.buckets[bucket].entered || action.If<Replicate>()) return bytes;
+  return bytes / program.shards.PaddedOf(program.buckets[bucket].blocks.num_blocks()) *
+         BlocksOfGradients(bucket);
 }
 
 // Each takes as much as the largest that is up to twice as large, so that one fits where another

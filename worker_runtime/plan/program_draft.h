@@ -18,11 +18,6 @@ namespace muster::plan {
 
 inline constexpr int64_t kLossBytes = 2 * sizeof(double);
 
-// What a rank sends when `bytes` are exchanged by `n`: the costs of muster/communicator.h.
-int64_t SentBytes(Collective collective, int64_t bytes, int64_t n, int64_t num_roots);
-// So few bytes go by recursive doubling, unless the sum is ordered.
-int64_t SentOfSmall(int64_t bytes, int64_t n);
-
 struct ProgramDraft {
   // Has no actions yet. `input` has a schedule, and outlives this. `the_reduces_each`: gradients
   // that are sharded are reduced with each micro-batch.
@@ -47,7 +42,6 @@ struct ProgramDraft {
   const StageInfo& info() const { return input.stages[stage]; }
   bool is_last_stage() const { return stage + 1 == static_cast<int>(input.stages.size()); }
   int PlaceOf(int of_stage) const { return input.schedule->rank_of_stage[of_stage]; }
-  int64_t num_roots() const { return static_cast<int64_t>(program.root_slots.size()); }
   int replicas() const { return input.mesh.replicas; }
   // The rank that is this replica at another place.
   int RankAt(int of_place) const { return of_place * replicas() + replica; }
@@ -65,6 +59,8 @@ struct ProgramDraft {
 
   // Makes room for the copy that the action works on, if any. Its number.
   int Add(Action action);
+  // One that gathers a bucket from its shards; fills in its collective.
+  int AddUnshard(Unshard unshard, std::vector<int> after, Point at = {});
   // No more will come: the size of the copies, and the memory that the rank holds.
   void Finish();
 
@@ -73,7 +69,6 @@ struct ProgramDraft {
   const int place;
   const int replica;
   const BlockLayout layout;
-  OrderedSums sums;
   RankGroups groups;
   Program program;
   int stage = 0;  // at hand: that of the pass or of the buckets which are added
@@ -91,7 +86,10 @@ struct ProgramDraft {
   std::vector<Bucket> BucketsOfBlocks() const;
   std::vector<Bucket> BucketsOfUnits() const;
   std::vector<Bucket> BucketsOfParameters() const;
-  int64_t RoomForCopy(const Action& action, int64_t bytes) const;
+  // Its collective has another type than what it exchanges, or shares out what lies whole here and
+  // the ranks do not divide.
+  bool WorksOnCopy(const Action& action) const;
+  int64_t RoomForCopy(const Action& action) const;
 
   ArenaLayout padding_;
   std::vector<int> padded_;  // actions whose copies are not given back yet

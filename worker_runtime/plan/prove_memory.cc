@@ -27,7 +27,7 @@ class Moments {
   explicit Moments(const Program& program) : program_(program) {
     for (const Action& action : program.actions) {
       first_.push_back(count_);
-      count_ += 1 + action.entries.size();
+      count_ += 1 + EntriesOf(action).size();
     }
     before_.resize(count_);
     Connect();
@@ -35,7 +35,9 @@ class Moments {
 
   size_t count() const { return count_; }
   size_t First(int action) const { return first_[action]; }
-  size_t Last(int action) const { return first_[action] + program_.actions[action].entries.size(); }
+  size_t Last(int action) const {
+    return first_[action] + EntriesOf(program_.actions[action]).size();
+  }
   // The moment of use number `entry`.
   size_t Use(int pass, size_t entry) const { return first_[pass] + 1 + entry; }
   // Whose it is.
@@ -83,17 +85,17 @@ class Moments {
       std::vector<size_t>& begin = before_[First(index)];
       for (const int other : action.after) begin.push_back(Last(other));
       // As far as what it touches is concerned.
-      if (action.backward != kNone) begin.push_back(Last(action.backward));
+      if (const int of = BackwardOf(action); of != kNone) begin.push_back(Last(of));
       // What came before that use is over.
       if (action.at.pass != kNone) begin.push_back(First(action.at.pass) + action.at.entry);
-      for (size_t e = 0; e < action.entries.size(); ++e) {
-        const Entry& entry = action.entries[e];
+      const absl::Span<const Entry> entries = EntriesOf(action);
+      for (size_t e = 0; e < entries.size(); ++e) {
         std::vector<size_t>& use = before_[Use(index, e)];
         use.push_back(Use(index, e) - 1);
-        for (const int other : entry.unshards) use.push_back(Last(other));
-        for (const int other : entry.waits) use.push_back(Last(other));
+        for (const int other : entries[e].unshards) use.push_back(Last(other));
+        for (const int other : entries[e].waits) use.push_back(Last(other));
       }
-      if (LaneOf(action.kind) != Lane::kCompute) continue;
+      if (LaneOf(action.kind()) != Lane::kCompute) continue;
       if (last_compute != kNone) begin.push_back(Last(last_compute));
       last_compute = index;
     }
@@ -113,6 +115,13 @@ class Moments {
   size_t words_ = 0;
   std::vector<uint64_t> reach_;  // [count_][words_]
 };
+
+// Where an UNSHARD puts a bucket.
+BlockRange PlaceOf(const Unshard& unshard, const Program& program) {
+  const Shards& shards = unshard.secondary ? program.secondary : program.shards;
+  const int64_t blocks = program.buckets[unshard.bucket].blocks.num_blocks();
+  return {unshard.place, unshard.place + shards.PaddedOf(blocks)};
+}
 
 // --- who touches what ---------------------------------------------------------------------------
 
@@ -157,17 +166,14 @@ class Accesses {
   }
   void Touch(size_t moment, Memory memory, bool writes) { Touch(moment, memory, {0, 1}, writes); }
 
-  BlockRange PlaceOf(const Action& action) const {
-    const Shards& shards = action.kind == ActionKind::kUnshard && action.secondary
-                               ? program_.secondary
-                               : program_.shards;
-    const int64_t head =
-        action.kind == ActionKind::kReduce ? HeadBlocks(program_.buckets[action.bucket]) : 0;
-    return {action.place, action.place + head + shards.PaddedOf(action.blocks.num_blocks())};
+  // Where the gradients of a bucket are on their way.
+  BlockRange Unreduced(int64_t place, int bucket) const {
+    const Bucket& its = program_.buckets[bucket];
+    return {place, place + HeadBlocks(its) + program_.shards.PaddedOf(its.blocks.num_blocks())};
   }
 
-  void Merges(const Action& action, size_t moment, BlockRange blocks) {
-    for (const Merge& merge : action.merges) {
+  void Merges(const std::vector<Merge>& merges, size_t moment, BlockRange blocks) {
+    for (const Merge& merge : merges) {
       Touch(moment, Memory::kSlot, blocks, true, merge.left_slot);
       Touch(moment, Memory::kSlot, blocks, false, merge.right_slot);
     }
@@ -178,57 +184,56 @@ class Accesses {
     if (program_.streams_gradients) {
       Touch(moment, Memory::kGradientShards, blocks, writes);
     } else {
-      Touch(moment, Memory::kSlot, blocks, writes, program_.root_slots.front());
+      Touch(moment, Memory::kSlot, blocks, writes, program_.sums.root_slots.front());
     }
   }
 
-  void Pass(int index) {
-    const Action& action = program_.actions[index];
-    const bool writes = WritesGradients(action);
-    const BlockRange blocks = BlocksOfStage(program_, action.stage);
+  void AddPass(int index, const Pass& pass) {
+    const bool writes = WritesGradients(pass.of.kind);
+    const BlockRange blocks = BlocksOfStage(program_, pass.of.stage);
     const size_t last = moments_.Last(index);
     Touch(last, Memory::kBorrowedValues, false);
-    if (!IsBackward(action)) Touch(last, Memory::kLoss, true);
-    if (action.entries.empty()) {
+    if (pass.of.kind == PassKind::kForward) Touch(last, Memory::kLoss, true);
+    if (pass.entries.empty()) {
       Touch(last, Memory::kValues, blocks, false);
-      if (writes && action.slot != kNone) Touch(last, Memory::kSlot, blocks, true, action.slot);
+      if (writes && pass.slot != kNone) Touch(last, Memory::kSlot, blocks, true, pass.slot);
     }
     std::vector<bool> used(LearnedBuckets(program_).size());
-    for (size_t e = 0; e < action.entries.size(); ++e) {
-      const int learned = GradientBucketOf(program_, action.entries[e].unit);
+    for (size_t e = 0; e < pass.entries.size(); ++e) {
+      const int learned = GradientBucketOf(program_, pass.entries[e].unit);
       if (learned != kNone) used[learned] = true;
-      Use(index, e);
+      AddUse(index, pass, e);
     }
     // What no use wrote is cleared.
-    for (size_t b = 0; writes && action.slot != kNone && b < used.size(); ++b) {
+    for (size_t b = 0; writes && pass.slot != kNone && b < used.size(); ++b) {
       const BlockRange of_bucket = program_.buckets[b].blocks;
       if (used[b] || !blocks.Overlaps(of_bucket)) continue;
-      Touch(last, Memory::kSlot, of_bucket, true, action.slot);
+      Touch(last, Memory::kSlot, of_bucket, true, pass.slot);
     }
-    if (writes) Merges(action, last, blocks);
+    if (writes) Merges(pass.merges, last, blocks);
   }
 
-  void Use(int index, size_t e) {
-    const Action& action = program_.actions[index];
-    const Entry& entry = action.entries[e];
+  void AddUse(int index, const Pass& pass, size_t e) {
+    const Entry& entry = pass.entries[e];
     const size_t moment = moments_.Use(index, e);
     for (const int bucket : BucketsOfUse(program_, entry.unit)) {
       const auto unshard =
-          std::find_if(entry.unshards.begin(), entry.unshards.end(),
-                       [&](int other) { return program_.actions[other].bucket == bucket; });
+          std::find_if(entry.unshards.begin(), entry.unshards.end(), [&](int other) {
+            const Unshard* const gathers = program_.actions[other].If<Unshard>();
+            return gathers != nullptr && gathers->bucket == bucket;
+          });
       if (!program_.buckets[bucket].gathered) {
         Touch(moment, Memory::kValues, program_.buckets[bucket].blocks, false);
       } else if (unshard == entry.unshards.end()) {
         Fail(index, entry, "uses parameters that nothing has gathered");
       } else {
-        Gathered(moment, program_.actions[*unshard], false);
+        Gathered(moment, program_.actions[*unshard].As<Unshard>(), false);
       }
     }
     const int bucket = GradientBucketOf(program_, entry.unit);
-    if (!WritesGradients(action) || bucket == kNone) return;
-    const BlockRange blocks = program_.buckets[bucket].blocks;
+    if (!WritesGradients(pass.of.kind) || bucket == kNone) return;
     if (!program_.streams_gradients) {
-      Touch(moment, Memory::kSlot, blocks, true, action.slot);
+      Touch(moment, Memory::kSlot, program_.buckets[bucket].blocks, true, pass.slot);
       return;
     }
     if (entry.place != kNone) place_[bucket] = entry.place;
@@ -236,35 +241,18 @@ class Accesses {
       Fail(index, entry, "has no memory for its gradients");
       return;
     }
-    const int64_t size =
-        HeadBlocks(program_.buckets[bucket]) + program_.shards.PaddedOf(blocks.num_blocks());
-    Touch(moment, Memory::kUnreduced, {place_[bucket], place_[bucket] + size}, true);
+    Touch(moment, Memory::kUnreduced, Unreduced(place_[bucket], bucket), true);
   }
 
   // What an UNSHARD has put in its place.
-  void Gathered(size_t moment, const Action& unshard, bool writes) {
+  void Gathered(size_t moment, const Unshard& unshard, bool writes) {
     const int arena = program_.buckets[unshard.bucket].frozen ? 1 : 0;
-    Touch(moment, Memory::kGathered, PlaceOf(unshard), writes, arena);
+    Touch(moment, Memory::kGathered, PlaceOf(unshard, program_), writes, arena);
   }
 
   void Fail(int index, const Entry& entry, absl::string_view what) {
     status_.Update(
         Broken(NameOfAction(program_, index), ": its use of unit ", entry.unit, " ", what));
-  }
-
-  void Reduce(const Action& action, size_t moment) {
-    const BlockRange owned = program_.buckets[action.bucket].owned;
-    if (action.place != kNone) {
-      place_[action.bucket] = kNone;
-      Touch(moment, Memory::kUnreduced, PlaceOf(action), true);
-      Touch(moment, Memory::kGradientShards, owned, true);
-      TouchHeads(action.bucket, moment);
-      return;
-    }
-    Merges(action, moment, action.blocks);
-    for (const int slot : program_.root_slots) {
-      Touch(moment, Memory::kSlot, action.blocks, slot == program_.root_slots.front(), slot);
-    }
   }
 
   void TouchHeads(int bucket, size_t moment) {
@@ -276,50 +264,57 @@ class Accesses {
     if (behind != kNone) head_of(behind, false);
   }
 
-  void Unshard(const Action& action, size_t moment) {
-    if (action.place == kNone) {
-      Touch(moment, Memory::kValues, action.blocks, true);
+  void AddCopy(const Action& action, size_t moment) {
+    const Exchange* const exchange = ExchangeOf(action);
+    if (exchange == nullptr || exchange->padding == kNone) return;
+    const int64_t end = exchange->padding + BytesOfCopy(action, program_);
+    if (PadsInUnreduced(program_)) {
+      const int64_t each = kBlockElements * BytesOf(program_.types.gradients);
+      Touch(moment, Memory::kUnreduced, {exchange->padding / each, (end + each - 1) / each}, true);
+    } else {
+      Touch(moment, Memory::kPadding, {exchange->padding, end}, true);
+    }
+  }
+
+  void AddReduce(const Reduce& reduce, size_t moment) {
+    const Bucket& bucket = program_.buckets[reduce.bucket];
+    if (reduce.place != kNone) {
+      place_[reduce.bucket] = kNone;
+      Touch(moment, Memory::kUnreduced, Unreduced(reduce.place, reduce.bucket), true);
+      Touch(moment, Memory::kGradientShards, bucket.owned, true);
+      TouchHeads(reduce.bucket, moment);
       return;
     }
-    Gathered(moment, action, true);
-    if (action.secondary) {
-      Touch(moment, Memory::kSecondary, action.blocks, false);
-    } else {
-      Touch(moment, Memory::kShards, program_.buckets[action.bucket].owned, false);
+    Merges(reduce.merges, moment, bucket.blocks);
+    for (const int slot : program_.sums.root_slots) {
+      Touch(moment, Memory::kSlot, bucket.blocks, slot == program_.sums.root_slots.front(), slot);
     }
   }
 
   void Add(int index) {
     const Action& action = program_.actions[index];
     const size_t moment = moments_.First(index);
-    if (const int64_t bytes = PaddingOf(action, program_); bytes > 0) {
-      if (PadsInUnreduced(program_)) {
-        const int64_t each = kBlockElements * BytesOf(program_.types.gradients);
-        Touch(moment, Memory::kUnreduced,
-              {action.padding / each, (action.padding + bytes + each - 1) / each}, true);
-      } else {
-        Touch(moment, Memory::kPadding, {action.padding, action.padding + bytes}, true);
-      }
-    }
-    switch (action.kind) {
+    const BlockRange blocks = BlocksOf(action, program_);
+    AddCopy(action, moment);
+    switch (action.kind()) {
       case ActionKind::kForward:
       case ActionKind::kBackward:
       case ActionKind::kBackwardInput:
       case ActionKind::kBackwardWeight:
-        Pass(index);
+        AddPass(index, action.As<Pass>());
         break;
       case ActionKind::kReduce:
-        Reduce(action, moment);
+        AddReduce(action.As<Reduce>(), moment);
         break;
       case ActionKind::kReplicate:
-        Result(moment, action.blocks, true);
+        Result(moment, blocks, true);
         break;
       case ActionKind::kLoss:
       case ActionKind::kShareLoss:
         Touch(moment, Memory::kLoss, true);
         break;
       case ActionKind::kNorm:
-        for (const BlockRange& blocks : program_.normed) Result(moment, blocks, false);
+        for (const BlockRange& normed : program_.normed) Result(moment, normed, false);
         Touch(moment, Memory::kSquares, true);
         break;
       case ActionKind::kSquares:
@@ -331,29 +326,43 @@ class Accesses {
         Touch(moment, Memory::kClip, true);
         break;
       case ActionKind::kUpdate: {
-        const bool gathered = program_.buckets[action.bucket].gathered;
+        const bool gathered = program_.buckets[action.As<Update>().bucket].gathered;
         Touch(moment, Memory::kClip, false);
-        Result(moment, action.blocks, false);
-        Touch(moment, Memory::kMoments, action.blocks, true);
-        Touch(moment, gathered ? Memory::kShards : Memory::kValues, action.blocks, true);
+        Result(moment, blocks, false);
+        Touch(moment, Memory::kMoments, blocks, true);
+        Touch(moment, gathered ? Memory::kShards : Memory::kValues, blocks, true);
         break;
       }
-      case ActionKind::kUnshard:
-        Unshard(action, moment);
+      case ActionKind::kUnshard: {
+        const auto& unshard = action.As<Unshard>();
+        if (unshard.place == kNone) {
+          Touch(moment, Memory::kValues, blocks, true);
+          break;
+        }
+        Gathered(moment, unshard, true);
+        const BlockRange owned = program_.buckets[unshard.bucket].owned;
+        Touch(moment, unshard.secondary ? Memory::kSecondary : Memory::kShards,
+              unshard.secondary ? blocks : owned, false);
         break;
-      case ActionKind::kReshard:
+      }
+      case ActionKind::kReshard: {
         // The place is that of the UNSHARD that it ends.
-        Gathered(moment, program_.actions[action.unshard], true);
-        if (action.secondary) Touch(moment, Memory::kSecondary, action.blocks, true);
+        const auto& reshard = action.As<Reshard>();
+        Gathered(moment, program_.actions[reshard.unshard].As<Unshard>(), true);
+        if (reshard.secondary) Touch(moment, Memory::kSecondary, blocks, true);
         break;
+      }
       case ActionKind::kSend:
-        if (action.payload == Payload::kValue) {
-          Touch(moment, Memory::kValues, BlocksOfStage(program_, action.stage), false);
+      case ActionKind::kRecv: {
+        const auto& transfer = action.As<Transfer>();
+        if (transfer.what.payload != Payload::kValue) break;
+        if (transfer.is_send) {
+          Touch(moment, Memory::kValues, BlocksOfStage(program_, transfer.what.stage), false);
+        } else {
+          Touch(moment, Memory::kBorrowedValues, true);
         }
         break;
-      case ActionKind::kRecv:
-        if (action.payload == Payload::kValue) Touch(moment, Memory::kBorrowedValues, true);
-        break;
+      }
     }
   }
 
@@ -369,32 +378,32 @@ class Accesses {
 absl::Status ProveGathering(const Program& program, const Moments& moments) {
   std::vector<int> reshard(program.actions.size(), kNone);  // by UNSHARD
   for (size_t i = 0; i < program.actions.size(); ++i) {
-    const Action& action = program.actions[i];
-    if (action.kind != ActionKind::kReshard) continue;
-    if (reshard[action.unshard] != kNone) {
+    const Reshard* const action = program.actions[i].If<Reshard>();
+    if (action == nullptr) continue;
+    if (reshard[action->unshard] != kNone) {
       return Broken(NameOfAction(program, i), " gives up what was given up before");
     }
-    reshard[action.unshard] = static_cast<int>(i);
+    reshard[action->unshard] = static_cast<int>(i);
   }
   for (size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
-    if (action.kind == ActionKind::kUnshard && action.place != kNone && reshard[i] == kNone) {
-      return Broken(NameOfAction(program, i), " gathers what is never given up");
-    }
-    if (action.kind == ActionKind::kUnshard && action.place != kNone) {
-      const Shards& shards = action.secondary ? program.secondary : program.shards;
-      const int64_t arena = program.buckets[action.bucket].frozen ? program.frozen_gathered_blocks
-                                                                  : program.gathered_blocks;
-      if (action.place + shards.PaddedOf(action.blocks.num_blocks()) > arena) {
+    const Unshard* const unshard = action.If<Unshard>();
+    if (unshard != nullptr && unshard->place != kNone) {
+      if (reshard[i] == kNone) {
+        return Broken(NameOfAction(program, i), " gathers what is never given up");
+      }
+      const Bucket& bucket = program.buckets[unshard->bucket];
+      if (PlaceOf(*unshard, program).end > program.gathered_blocks[bucket.frozen]) {
         return Broken(NameOfAction(program, i), " gathers to beyond its arena");
       }
     }
-    for (size_t e = 0; e < action.entries.size(); ++e) {
+    const absl::Span<const Entry> entries = EntriesOf(action);
+    for (size_t e = 0; e < entries.size(); ++e) {
       const size_t use = moments.Use(static_cast<int>(i), e);
-      for (const int unshard : action.entries[e].unshards) {
+      for (const int unshard : entries[e].unshards) {
         const int ends = reshard[unshard];
         if (ends == kNone || !moments.IsBefore(moments.First(ends), use)) continue;
-        return Broken(NameOfAction(program, i), ": its use of unit ", action.entries[e].unit,
+        return Broken(NameOfAction(program, i), ": its use of unit ", entries[e].unit,
                       " comes after action ", ends, ", which gives it up");
       }
     }
@@ -438,11 +447,15 @@ absl::Status CheckReferences(const Program& program) {
     const auto is_earlier = [&](int other) { return 0 <= other && other < i; };
     const auto is_earlier_or_none = [&](int other) { return other == kNone || is_earlier(other); };
     if (!std::all_of(action.after.begin(), action.after.end(), is_earlier) ||
-        !is_earlier_or_none(action.backward) || !is_earlier_or_none(action.at.pass) ||
-        !is_earlier_or_none(action.unshard)) {
+        !is_earlier_or_none(BackwardOf(action)) || !is_earlier_or_none(action.at.pass)) {
       return Broken(NameOfAction(program, i), " waits for what comes later");
     }
-    for (const Entry& entry : action.entries) {
+    const Reshard* const reshard = action.If<Reshard>();
+    if (reshard != nullptr && !(is_earlier(reshard->unshard) &&
+                                program.actions[reshard->unshard].If<Unshard>() != nullptr)) {
+      return Broken(NameOfAction(program, i), " gives up what nothing has gathered");
+    }
+    for (const Entry& entry : EntriesOf(action)) {
       const auto is_any = [&](int other) { return 0 <= other && other < count; };
       if (!std::all_of(entry.waits.begin(), entry.waits.end(), is_any) ||
           !std::all_of(entry.unshards.begin(), entry.unshards.end(), is_any)) {

@@ -1,6 +1,7 @@
 #include "worker_runtime/plan/prove_program.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -13,10 +14,6 @@
 
 namespace muster::plan {
 namespace {
-
-bool IsCollective(const Action& action) {
-  return action.collective != Collective::kAlone && action.collective != Collective::kTransfer;
-}
 
 std::string Name(const Program& program, size_t action) { return NameOfAction(program, action); }
 
@@ -34,7 +31,7 @@ struct Side {
 };
 
 bool IsLaunched(const Action& action) {
-  const Lane lane = LaneOf(action.kind);
+  const Lane lane = LaneOf(action.kind());
   return lane != Lane::kCompute && lane != Lane::kMemory;
 }
 
@@ -69,7 +66,7 @@ class Walk {
   bool IsReady(int rank, const Action& action) const {
     const auto is_done = [&](int i) { return static_cast<bool>(done_[rank][i]); };
     return std::all_of(action.after.begin(), action.after.end(), is_done) &&
-           (action.backward == kNone || is_done(action.backward)) &&
+           (BackwardOf(action) == kNone || is_done(BackwardOf(action))) &&
            (action.at.pass == kNone || came_to_[rank][action.at.pass] >= action.at.entry);
   }
 
@@ -84,18 +81,19 @@ class Walk {
   bool Compute(size_t rank) {
     size_t& at = next_compute_[rank];
     const Action* action =
-        Next(rank, at, [](const Action& a) { return LaneOf(a.kind) == Lane::kCompute; });
+        Next(rank, at, [](const Action& a) { return LaneOf(a.kind()) == Lane::kCompute; });
     if (action == nullptr) return false;
+    const absl::Span<const Entry> entries = EntriesOf(*action);
     int& use = came_to_[rank][at];
     if (use == kNone) {
       if (!IsReady(static_cast<int>(rank), *action)) return false;
       use = 0;
-    } else if (!MayUse(rank, action->entries[use])) {
+    } else if (!MayUse(rank, entries[use])) {
       return false;
     } else {
       ++use;
     }
-    if (use == static_cast<int>(action->entries.size())) done_[rank][at++] = true;
+    if (use == static_cast<int>(entries.size())) done_[rank][at++] = true;
     return true;
   }
 
@@ -108,7 +106,7 @@ class Walk {
   bool GiveUp(size_t rank) {
     size_t& at = next_memory_[rank];
     const Action* action =
-        Next(rank, at, [](const Action& a) { return LaneOf(a.kind) == Lane::kMemory; });
+        Next(rank, at, [](const Action& a) { return LaneOf(a.kind()) == Lane::kMemory; });
     if (action == nullptr || !IsReady(static_cast<int>(rank), *action)) return false;
     done_[rank][at++] = true;
     return true;
@@ -120,46 +118,38 @@ class Walk {
     if (action == nullptr || !IsReady(static_cast<int>(rank), *action)) return false;
     const Side side = {static_cast<int>(rank), static_cast<int>(at)};
     ++at;
-    if (IsCollective(*action)) {
-      MUSTER_RETURN_IF_ERROR(Meet(side, *action));
-    } else if (action->collective == Collective::kTransfer) {
-      MUSTER_RETURN_IF_ERROR(Hand(side, *action));
+    if (const Transfer* const transfer = action->If<Transfer>()) {
+      MUSTER_RETURN_IF_ERROR(Hand(side, *transfer));
     } else {
-      done_[rank][side.action] = true;
+      MUSTER_RETURN_IF_ERROR(Meet(side, *ExchangeOf(*action)));
     }
     return true;
   }
 
-  absl::Status Meet(Side side, const Action& action) {
-    const Group& group = programs_[side.rank].groups[action.group];
+  absl::Status Meet(Side side, const Exchange& exchange) {
+    const Group& group = programs_[side.rank].groups[exchange.group];
     const int64_t sequence = num_launched_[{side.rank, group.ranks}]++;
     std::vector<Side>& sides = meetings_[{group.ranks, sequence}];
     sides.push_back(side);
-    const Action& first = ActionOf(sides.front());
-    if (std::tuple(first.kind, first.collective, first.bytes, first.blocks) !=
-        std::tuple(action.kind, action.collective, action.bytes, action.blocks)) {
-      return Differ(sides.front(), side);
-    }
+    if (CallOf(sides.front()) != CallOf(side)) return Differ(sides.front(), side);
     if (sides.size() < group.ranks.size()) return absl::OkStatus();
     for (const Side& each : sides) done_[each.rank][each.action] = true;
     return absl::OkStatus();
   }
 
   // Transfers between two ranks meet in the order of their calls.
-  absl::Status Hand(Side side, const Action& action) {
-    const bool sends = action.kind == ActionKind::kSend;
-    const std::pair<int, int> way =
-        sends ? std::pair(side.rank, action.peer) : std::pair(action.peer, side.rank);
+  absl::Status Hand(Side side, const Transfer& transfer) {
+    const std::pair<int, int> way = transfer.is_send ? std::pair(side.rank, transfer.peer)
+                                                     : std::pair(transfer.peer, side.rank);
     std::vector<Side>& waiting = waiting_[way];
-    if (waiting.empty() || (ActionOf(waiting.front()).kind == ActionKind::kSend) == sends) {
+    const auto of = [&](Side any) { return ActionOf(any).As<Transfer>(); };
+    if (waiting.empty() || of(waiting.front()).is_send == transfer.is_send) {
       waiting.push_back(side);
       return absl::OkStatus();
     }
     const Side other = waiting.front();
     waiting.erase(waiting.begin());
-    const Action& its = ActionOf(other);
-    if (std::tuple(its.payload, its.stage, its.micro_batch, its.bytes) !=
-        std::tuple(action.payload, action.stage, action.micro_batch, action.bytes)) {
+    if (of(other).what != transfer.what || of(other).bytes != transfer.bytes) {
       return Differ(other, side);
     }
     done_[side.rank][side.action] = true;
@@ -169,6 +159,13 @@ class Walk {
 
   const Action& ActionOf(const Side& side) const {
     return programs_[side.rank].actions[side.action];
+  }
+  // What must be the same on all sides.
+  std::tuple<ActionKind, Collective, int64_t, BlockRange> CallOf(const Side& side) const {
+    const Action& action = ActionOf(side);
+    const Exchange& exchange = *ExchangeOf(action);
+    return {action.kind(), exchange.collective, exchange.bytes,
+            BlocksOf(action, programs_[side.rank])};
   }
   absl::Status Differ(const Side& a, const Side& b) const {
     return Broken(Name(programs_[a.rank], a.action), " meets ", Name(programs_[b.rank], b.action));
@@ -206,8 +203,9 @@ absl::Status ProveOneOrder(absl::Span<const Program> programs) {
     std::map<int, int64_t> sequence;
     std::optional<Instance> previous;
     for (const Action& action : program.actions) {
-      if (!IsCollective(action)) continue;
-      Instance instance = {program.groups[action.group].ranks, sequence[action.group]++};
+      const Exchange* const exchange = ExchangeOf(action);
+      if (exchange == nullptr) continue;
+      Instance instance = {program.groups[exchange->group].ranks, sequence[exchange->group]++};
       num_before.try_emplace(instance, 0);
       if (previous && *previous != instance) {
         followers[*previous].push_back(instance);
@@ -250,7 +248,7 @@ absl::Status ProveNorm(absl::Span<const Program> programs) {
   };
   for (const Program& program : programs) {
     const bool adds = std::any_of(program.actions.begin(), program.actions.end(),
-                                  [](const Action& a) { return a.kind == ActionKind::kSquares; });
+                                  [](const Action& a) { return a.If<SumSquares>() != nullptr; });
     for (const BlockRange& blocks : program.normed) {
       for (int64_t b = blocks.begin; b < blocks.end; ++b) ++times[b];
     }
@@ -260,6 +258,38 @@ absl::Status ProveNorm(absl::Span<const Program> programs) {
     std::fill(times.begin(), times.end(), 0);
   }
   return absl::OkStatus();
+}
+
+// --- figures ------------------------------------------------------------------------------------
+
+// What a rank sends when `bytes` are exchanged by `n`: the costs of muster/communicator.h.
+int64_t SentBytes(Collective collective, int64_t bytes, int64_t n, int64_t num_roots) {
+  const int64_t others = bytes - bytes / n;
+  switch (collective) {
+    case Collective::kAllReduce:
+      return (num_roots + 1) * others;
+    case Collective::kReduceScatter:
+      return num_roots * others;
+    case Collective::kAllGather:
+      return others;
+  }
+  return 0;
+}
+
+int64_t SentBy(const Action& action, const Program& program) {
+  const Transfer* const transfer = action.If<Transfer>();
+  if (transfer != nullptr) return transfer->is_send ? transfer->bytes : 0;
+  const Exchange* const exchange = ExchangeOf(action);
+  if (exchange == nullptr) return 0;
+  const auto n = static_cast<int64_t>(program.groups[exchange->group].ranks.size());
+  const bool sums_leaves = action.If<SumLoss>() || action.If<SumSquares>();
+  if (action.If<ShareLoss>() || (sums_leaves && !program.ordered)) {
+    // So few bytes go by recursive doubling, unless the sum is ordered.
+    return exchange->bytes * static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(n - 1)));
+  }
+  const bool has_roots = action.If<Reduce>() || action.If<SumLoss>();
+  const auto num_roots = static_cast<int64_t>(program.sums.root_slots.size());
+  return SentBytes(exchange->collective, exchange->bytes, n, has_roots ? num_roots : 1);
 }
 
 }  // namespace
@@ -273,7 +303,7 @@ StepFigures FiguresOf(const Program& program) {
   int64_t& activations = At(figures.peak, Arena::kActivations);
   int64_t kept = 0;
   for (const Action& action : program.actions) {
-    figures.sent[static_cast<size_t>(action.kind)] += action.sends;
+    figures.sent[static_cast<size_t>(action.kind())] += SentBy(action, program);
     kept += action.keeps_bytes;
     activations = std::max(activations, kept + action.works_in_bytes);
     kept -= action.frees_bytes;

@@ -9,7 +9,7 @@ StageHandovers::StageHandovers(ProgramDraft& draft)
 
 void StageHandovers::AddReceives(const PlannedPass& pass) {
   for (const HandedBy& from : pass.order.receives) {
-    received_[from.what] = draft_.Add(Transfer(ActionKind::kRecv, from));
+    received_[from.what] = draft_.Add(ActionOf(/*is_send=*/false, from, BytesHanded(from.what)));
   }
 }
 
@@ -43,7 +43,7 @@ void StageHandovers::KeepTied(const PlannedPass& pass, Action& backward) const {
 void StageHandovers::AddSends(const PlannedPass& pass, int action) {
   OfStage& own = of_stage_[draft_.stage];
   for (const HandedBy& to : pass.order.sends) {
-    Action send = Transfer(ActionKind::kSend, to);
+    Action send = ActionOf(/*is_send=*/true, to, BytesHanded(to.what));
     send.after = {action};
     const int index = draft_.Add(std::move(send));
     if (to.what.payload == Payload::kActivation) {
@@ -58,41 +58,34 @@ void StageHandovers::AddTiedValues(const std::vector<int>& updates, int last_bac
   for (const TiedStages& tied : tied_) {
     const int lender = draft_.PlaceOf(tied.lender), borrower = draft_.PlaceOf(tied.borrower);
     if (lender != draft_.place || borrower == draft_.place) continue;
-    Action send = TiedValues(ActionKind::kSend, tied, borrower);
+    Action send = TiedValues(/*is_send=*/true, tied, borrower);
     send.after = updates;
     draft_.Add(std::move(send));
   }
   for (const TiedStages& tied : tied_) {
     const int lender = draft_.PlaceOf(tied.lender), borrower = draft_.PlaceOf(tied.borrower);
     if (borrower != draft_.place || lender == draft_.place) continue;
-    Action receive = TiedValues(ActionKind::kRecv, tied, lender);
+    Action receive = TiedValues(/*is_send=*/false, tied, lender);
     receive.after = {last_backward};  // which read the old one
     draft_.Add(std::move(receive));
   }
 }
 
-Action StageHandovers::Transfer(ActionKind kind, const HandedBy& with) const {
-  const Handed& what = with.what;
-  const int64_t bytes = BytesHanded(what);
-  Action action = {.kind = kind,
-                   .stage = what.stage,
-                   .micro_batch = what.micro_batch,
-                   .collective = Collective::kTransfer,
-                   .peer = draft_.RankAt(with.place),
-                   .payload = what.payload,
-                   .bytes = bytes};
+Action StageHandovers::ActionOf(bool is_send, const HandedBy& with, int64_t bytes) const {
+  Action action = {.body = Transfer{.is_send = is_send,
+                                    .what = with.what,
+                                    .peer = draft_.RankAt(with.place),
+                                    .bytes = bytes}};
   // What is received stays for its pass; what is passed on is the tape's.
-  if (kind == ActionKind::kRecv) action.keeps_bytes = bytes;
-  if (kind == ActionKind::kSend) action.sends = bytes;
-  if (kind == ActionKind::kSend && what.payload != Payload::kActivation) action.keeps_bytes = bytes;
+  if (!is_send || with.what.payload != Payload::kActivation) action.keeps_bytes = bytes;
   return action;
 }
 
-Action StageHandovers::TiedValues(ActionKind kind, const TiedStages& tied, int place) const {
-  Action action = Transfer(kind, {{Payload::kValue, tied.lender, kNone}, place});
-  action.bytes = draft_.BorrowedElements(tied.borrower) * BytesOf(draft_.input.types.parameters);
-  action.keeps_bytes = action.frees_bytes = action.bytes;
-  if (kind == ActionKind::kSend) action.sends = action.bytes;
+Action StageHandovers::TiedValues(bool is_send, const TiedStages& tied, int place) const {
+  const int64_t bytes =
+      draft_.BorrowedElements(tied.borrower) * BytesOf(draft_.input.types.parameters);
+  Action action = ActionOf(is_send, {{Payload::kValue, tied.lender}, place}, bytes);
+  action.frees_bytes = bytes;
   return action;
 }
 

@@ -35,8 +35,8 @@ class StageHandovers {
 
  private:
   // One of what is handed on between this rank and the one at `with.place`.
-  Action Transfer(ActionKind kind, const HandedBy& with) const;
-  Action TiedValues(ActionKind kind, const TiedStages& tied, int place) const;
+  Action ActionOf(bool is_send, const HandedBy& with, int64_t bytes) const;
+  Action TiedValues(bool is_send, const TiedStages& tied, int place) const;
   int64_t BytesHanded(const Handed& what) const;
 
   ProgramDraft& draft_;

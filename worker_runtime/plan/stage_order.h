@@ -49,14 +49,7 @@ struct TiedStages {
   int64_t first_micro_batch = 0;
 };
 
-// What stages hand on, named by what it is: payload, the stage that made it, micro-batch.
-struct Handed {
-  Payload payload = Payload::kNothing;
-  int stage = 0;
-  int64_t micro_batch = 0;
-  friend auto operator<=>(const Handed&, const Handed&) = default;
-};
-// One of them, and the rank of the pipeline that it comes from or goes to.
+// What stages hand on, and the rank of the pipeline that it comes from or goes to.
 struct HandedBy {
   Handed what;
   int place = 0;

@@ -58,8 +58,7 @@ void UnitGathers::ReleaseAfter(int pass, size_t use) {
 }
 
 void UnitGathers::Finish() {
-  draft_.program.gathered_blocks = arena_.size();
-  draft_.program.frozen_gathered_blocks = frozen_arena_.size();
+  draft_.program.gathered_blocks = {arenas_[false].size(), arenas_[true].size()};
 }
 
 void UnitGathers::AddUnshardsOf(int unit, Point at) {
@@ -71,20 +70,12 @@ void UnitGathers::AddUnshardsOf(int unit, Point at) {
 void UnitGathers::AddUnshardOf(int b, Point at) {
   const int kept = gathering_[b].kept;
   const struct Shards& from = kept == kNone ? draft_.program.shards : draft_.program.secondary;
-  Action action = {.kind = ActionKind::kUnshard,
-                   .at = at,
-                   .stage = draft_.stage,
-                   .bucket = b,
-                   .blocks = draft_.program.buckets[b].blocks,
-                   .secondary = kept != kNone,
-                   .collective = Collective::kAllGather,
-                   .group = from.group};
-  if (kept != kNone) action.after.push_back(kept);
-  const int64_t blocks = from.PaddedOf(action.blocks.num_blocks());
-  action.place = ArenaOf(b).Take(blocks, action.after);
-  action.bytes = blocks * kBlockElements * BytesOf(draft_.input.types.parameters);
-  action.sends = SentBytes(Collective::kAllGather, action.bytes, from.size, 1);
-  gathering_[b].unshard = draft_.Add(std::move(action));
+  std::vector<int> after;
+  if (kept != kNone) after.push_back(kept);
+  const int64_t blocks = from.PaddedOf(draft_.program.buckets[b].blocks.num_blocks());
+  const int64_t place = ArenaOf(b).Take(blocks, after);
+  gathering_[b].unshard =
+      draft_.AddUnshard({.bucket = b, .place = place, .secondary = kept != kNone}, after, at);
 }
 
 void UnitGathers::AddReshardsOf(int unit, size_t use, Point at, int after_pass) {
@@ -97,21 +88,16 @@ void UnitGathers::AddReshardsOf(int unit, size_t use, Point at, int after_pass) 
 
 void UnitGathers::AddReshard(int b, bool comes_again, Point at, int after_pass) {
   const int unshard = std::exchange(gathering_[b].unshard, kNone);
-  Action action = {.kind = ActionKind::kReshard,
-                   .after = {unshard},
-                   .at = at,
-                   .stage = draft_.stage,
-                   .bucket = b,
-                   .blocks = draft_.program.buckets[b].blocks,
-                   .place = draft_.program.actions[unshard].place,
-                   .unshard = unshard};
+  const Reshard reshard = {
+      .bucket = b,
+      .place = draft_.program.actions[unshard].As<Unshard>().place,
+      .unshard = unshard,
+      .secondary = draft_.program.secondary.size > 1 && gathering_[b].kept == kNone && comes_again};
+  Action action = {.body = reshard, .after = {unshard}, .at = at};
   if (after_pass != kNone) action.after.push_back(after_pass);
-  action.secondary =
-      draft_.program.secondary.size > 1 && gathering_[b].kept == kNone && comes_again;
-  const bool keeps = action.secondary;
   const int index = draft_.Add(std::move(action));
-  ArenaOf(b).Give(draft_.program.actions[index].place, index);
-  if (keeps) gathering_[b].kept = index;
+  ArenaOf(b).Give(reshard.place, index);
+  if (reshard.secondary) gathering_[b].kept = index;
 }
 
 }  // namespace muster::plan

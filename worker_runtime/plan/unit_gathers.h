@@ -4,6 +4,7 @@
 // Threads: thread-compatible; used once.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -41,16 +42,13 @@ class UnitGathers {
   // Before use `use`.
   void AddReshardsOf(int unit, size_t use, Point at, int after_pass);
   void AddReshard(int bucket, bool comes_again, Point at, int after_pass);
-  ArenaLayout& ArenaOf(int bucket) {
-    return draft_.program.buckets[bucket].frozen ? frozen_arena_ : arena_;
-  }
+  ArenaLayout& ArenaOf(int bucket) { return arenas_[draft_.program.buckets[bucket].frozen]; }
 
   ProgramDraft& draft_;
   const std::vector<UnitUse>& uses_;
   const UseSchedule schedule_;
-  ArenaLayout arena_;
-  ArenaLayout frozen_arena_;
-  std::vector<Gathering> gathering_;  // by bucket
+  std::array<ArenaLayout, 2> arenas_;  // [frozen]
+  std::vector<Gathering> gathering_;   // by bucket
 };
 
 }  // namespace muster::plan

@@ -28,6 +28,9 @@ enum class PassKind : uint8_t {
   kInputGradient,   // the part of a backward pass that the stage before waits for
   kWeightGradient,  // the part that nothing but the update waits for
 };
+inline bool WritesGradients(PassKind kind) {
+  return kind == PassKind::kBackward || kind == PassKind::kWeightGradient;
+}
 // F, B, I or W.
 char LetterOf(PassKind kind);
 

@@ -33,7 +33,7 @@ struct Capturing {
     EXPECT_THAT(feed.Begin(reader), IsOk());
     runner.Begin(MonoNow());
     EXPECT_THAT(captured.Put(
-                    [&](Tape& tape, const plan::Action& pass, const Activation& received) {
+                    [&](Tape& tape, const plan::StagePass& pass, const Activation& received) {
                       ++calls;
                       return small.Run(feed, reader, tape, pass, received, runner.is_capturing());
                     },

@@ -57,7 +57,7 @@ std::vector<Exchanged> Planned(Plan plan, int ranks, int ranks_of_node) {
     // Ranks show each other what they call, which is something to a model as small.
     for (const plan::Action& action : program.actions) {
       const bool sends =
-          action.collective != plan::Collective::kAlone && action.kind != plan::ActionKind::kRecv;
+          plan::ExchangeOf(action) != nullptr || action.kind() == plan::ActionKind::kSend;
       if (sends) planned.back().sent += plan::kCallBytes;
     }
   }

@@ -31,14 +31,15 @@ class ExecutorCoreTest : public ::testing::Test {
     std::vector<std::string> names;
     for (const int action : actions) {
       const Action& a = program_.actions[action];
-      names.push_back(a.bucket == plan::kNone ? std::string(ToString(a.kind))
-                                              : absl::StrCat(ToString(a.kind), " ", a.bucket));
+      const int bucket = plan::BucketOf(a);
+      names.push_back(bucket == plan::kNone ? std::string(ToString(a.kind()))
+                                            : absl::StrCat(ToString(a.kind()), " ", bucket));
     }
     return names;
   }
   int Find(ActionKind kind) const {
     int i = 0;
-    while (program_.actions[i].kind != kind) ++i;
+    while (program_.actions[i].kind() != kind) ++i;
     return i;
   }
   // Gradients of the parameters of a bucket.
@@ -123,7 +124,7 @@ TEST(ExecutorCore, StartsTheSameSequenceForEveryOrderOfEvents) {
         Job({.replicas = 4}, {.accumulation = 2, .sharded = sharded}).ProgramOf(1);
     std::vector<int> expected;
     for (size_t i = 0; i < program.actions.size(); ++i) {
-      if (plan::LaneOf(program.actions[i].kind) != Lane::kCompute) expected.push_back(i);
+      if (plan::LaneOf(program.actions[i].kind()) != Lane::kCompute) expected.push_back(i);
     }
     for (int draw = 0; draw < 200; ++draw) {
       ExecutorCore core(program);
@@ -134,7 +135,7 @@ TEST(ExecutorCore, StartsTheSameSequenceForEveryOrderOfEvents) {
       const auto start = [&](absl::Span<const int> actions) {
         for (const int action : actions) {
           under_way.push_back(action);
-          const ActionKind kind = program.actions[action].kind;
+          const ActionKind kind = program.actions[action].kind();
           if (plan::LaneOf(kind) != Lane::kCompute) launched.push_back(action);
           if (kind == ActionKind::kBackward) {
             gradients.resize(12);
@@ -154,7 +155,7 @@ TEST(ExecutorCore, StartsTheSameSequenceForEveryOrderOfEvents) {
         }
         const int action = under_way[pick - gradients.size()];
         under_way.erase(under_way.begin() + (pick - gradients.size()));
-        if (program.actions[action].kind == ActionKind::kBackward) gradients.clear();
+        if (program.actions[action].kind() == ActionKind::kBackward) gradients.clear();
         start(core.Step(Done{action}));
       }
       ASSERT_EQ(launched, expected);

@@ -53,7 +53,7 @@ TEST(Rig, EndsAllItsGroupsWithOneReason) {
 std::vector<int> BucketsInOrder(const plan::Program& program) {
   std::vector<int> first;
   for (const int action : ActionsOf(program, plan::ActionKind::kReduce)) {
-    first.push_back(program.actions[action].first_parameter);
+    first.push_back(program.buckets[plan::BucketOf(program.actions[action])].first_parameter);
   }
   return first;
 }

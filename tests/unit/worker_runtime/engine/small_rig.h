@@ -42,7 +42,7 @@ struct SmallRig {
 
   // The model on a batch of `feed`, as Engine::Step(reader) calls it.
   absl::StatusOr<StageOutput> Run(engine::BatchFeed& feed, BatchReader& reader, Tape& tape,
-                                  const plan::Action& pass, const Activation& received,
+                                  const plan::StagePass& pass, const Activation& received,
                                   bool is_capturing = false) {
     MUSTER_ASSIGN_OR_RETURN(const Batch* batch,
                             feed.At(reader, tape, pass.micro_batch, is_capturing));
@@ -82,7 +82,7 @@ inline void Alone(const std::function<void(Communicator& world)>& body) {
 inline std::vector<int> ActionsOf(const plan::Program& program, plan::ActionKind kind) {
   std::vector<int> found;
   for (size_t i = 0; i < program.actions.size(); ++i) {
-    if (program.actions[i].kind == kind) found.push_back(static_cast<int>(i));
+    if (program.actions[i].kind() == kind) found.push_back(static_cast<int>(i));
   }
   return found;
 }

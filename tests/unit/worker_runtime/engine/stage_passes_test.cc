@@ -23,21 +23,21 @@ struct Passes {
     small.rig().reduction->Begin();
     EXPECT_THAT(feed.Begin(*reader), IsOk());
   }
-  const plan::Action& Action(plan::ActionKind kind, int number) {
+  const plan::Pass& Pass(plan::ActionKind kind, int number) {
     const plan::Program& program = small.rig().program;
-    return program.actions[ActionsOf(program, kind)[number]];
+    return program.actions[ActionsOf(program, kind)[number]].As<plan::Pass>();
   }
   absl::Status Forward(int number, const absl::Status& use_error = absl::OkStatus()) {
     return passes.Forward(
-        Action(plan::ActionKind::kForward, number),
-        [&](Tape& tape, const plan::Action& pass, const Activation& received) {
+        Pass(plan::ActionKind::kForward, number).of,
+        [&](Tape& tape, const plan::StagePass& pass, const Activation& received) {
           return small.Run(feed, *reader, tape, pass, received);
         },
         use_error);
   }
   absl::Status Backward(int number) {
     return passes.Backward(
-        Action(plan::ActionKind::kBackward, number), [&](Tape&) { ++watched; }, absl::OkStatus());
+        Pass(plan::ActionKind::kBackward, number), [&](Tape&) { ++watched; }, absl::OkStatus());
   }
 
   SmallRig small;
@@ -55,8 +55,8 @@ TEST(StagePasses, LeaveTheGradientsOfAllMicroBatchesAndTheirTokens) {
     on.small.FillGradients(1000);  // of an earlier step
     for (const int number : {0, 1}) {
       ASSERT_THAT(on.Forward(number), IsOk());
-      const plan::Action& backward = on.Action(plan::ActionKind::kBackward, number);
-      EXPECT_EQ(on.passes.IsLast(backward), number == 1);
+      const plan::Pass& backward = on.Pass(plan::ActionKind::kBackward, number);
+      EXPECT_EQ(on.passes.IsLast(backward.of), number == 1);
       ASSERT_THAT(on.Backward(number), IsOk());
     }
     EXPECT_EQ(on.small.rig().reduction->tokens(), on.feed.TargetsThatCount());
@@ -74,8 +74,8 @@ TEST(StagePasses, EndTheGroupsWhereTheModelFails) {
   Alone([](Communicator& world) {
     Passes on(world);
     const absl::Status end = on.passes.Forward(
-        on.Action(plan::ActionKind::kForward, 0),
-        [](Tape&, const plan::Action&, const Activation&) -> absl::StatusOr<StageOutput> {
+        on.Pass(plan::ActionKind::kForward, 0).of,
+        [](Tape&, const plan::StagePass&, const Activation&) -> absl::StatusOr<StageOutput> {
           return absl::InternalError("no such token");
         },
         absl::OkStatus());

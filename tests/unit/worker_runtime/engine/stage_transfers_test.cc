@@ -17,9 +17,9 @@ namespace {
 
 using ::muster::testing::IsOk;
 using ::muster::testing::OnRanks;
-using plan::Action;
-using plan::ActionKind;
+using plan::PassKind;
 using plan::Payload;
+using plan::Transfer;
 using ::testing::ElementsAre;
 
 // Four units of one parameter of two elements, each a stage; the last uses that of the first.
@@ -54,12 +54,11 @@ struct Rank {
   }
 
   // Carries it out, with rank `peer` at its other end.
-  absl::Status Carry(Action action) {
-    action.collective = plan::Collective::kTransfer;
-    action.bytes = 2 * sizeof(float);
-    const Tensor memory = transfers->MemoryOf(action);
-    absl::Status status = transfers->Start(action, memory).Wait();
-    if (status.ok()) transfers->Finish(action, memory);
+  absl::Status Carry(Transfer transfer) {
+    transfer.bytes = 2 * sizeof(float);
+    const Tensor memory = transfers->MemoryOf(transfer);
+    absl::Status status = transfers->Start(transfer, memory).Wait();
+    if (status.ok()) transfers->Finish(transfer, memory);
     return status;
   }
 
@@ -80,7 +79,6 @@ TEST(StageTransfers, BringWhatAStageHasMadeToTheOneThatWaitsForIt) {
   const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {
     Rank rank(world, "interleaved");  // stages 0 and 2, 1 and 3
     const bool sends = world.rank() == 0;
-    const ActionKind kind = sends ? ActionKind::kSend : ActionKind::kRecv;
     const int peer = 1 - world.rank();
     // Forward from stage 2 to stage 3, backward from stage 2 to stage 1.
     if (sends) {
@@ -88,8 +86,7 @@ TEST(StageTransfers, BringWhatAStageHasMadeToTheOneThatWaitsForIt) {
       rank.passes.At(2, 5).input_gradient = rank.Filled(7);
     }
     for (const Payload payload : {Payload::kActivation, Payload::kGradient}) {
-      absl::Status status = rank.Carry(
-          {.kind = kind, .stage = 2, .micro_batch = 5, .peer = peer, .payload = payload});
+      absl::Status status = rank.Carry({.is_send = sends, .what = {payload, 2, 5}, .peer = peer});
       if (!status.ok()) return status;
     }
     if (sends) {
@@ -108,11 +105,8 @@ TEST(StageTransfers, BringGradientsOfTiedParametersBackAndTheirValuesThere) {
     Rank rank(world, "interleaved");
     const bool lends = world.rank() == 0;
     const int peer = 1 - world.rank();
-    absl::Status status = rank.Carry({.kind = lends ? ActionKind::kRecv : ActionKind::kSend,
-                                      .stage = 3,
-                                      .micro_batch = 1,
-                                      .peer = peer,
-                                      .payload = Payload::kTied});
+    absl::Status status =
+        rank.Carry({.is_send = !lends, .what = {Payload::kTied, 3, 1}, .peer = peer});
     if (!status.ok()) return status;
     Parameter& tied = *rank.store.parameters()[0];
     if (lends) {
@@ -126,10 +120,7 @@ TEST(StageTransfers, BringGradientsOfTiedParametersBackAndTheirValuesThere) {
       EXPECT_TRUE(pass.tied_gradient.empty());
       tied.value().span<float>()[0] = 42;
     }
-    status = rank.Carry({.kind = lends ? ActionKind::kSend : ActionKind::kRecv,
-                         .stage = 0,
-                         .peer = peer,
-                         .payload = Payload::kValue});
+    status = rank.Carry({.is_send = lends, .what = {Payload::kValue, 0}, .peer = peer});
     EXPECT_THAT(Elements(tied.value()), ElementsAre(42, 1));
     return status;
   });
@@ -137,14 +128,9 @@ TEST(StageTransfers, BringGradientsOfTiedParametersBackAndTheirValuesThere) {
 }
 
 TEST(StageTransfers, AreNamedByStageMicroBatchAndDirection) {
-  EXPECT_EQ(StageTransfers::NameOf({.kind = ActionKind::kRecv,
-                                    .stage = 2,
-                                    .micro_batch = 5,
-                                    .peer = 1,
-                                    .payload = Payload::kActivation}),
+  EXPECT_EQ(StageTransfers::NameOf({.what = {Payload::kActivation, 2, 5}, .peer = 1}),
             "the activation of stage 2 and micro-batch 5, from rank 1");
-  EXPECT_EQ(StageTransfers::NameOf(
-                {.kind = ActionKind::kSend, .stage = 0, .peer = 3, .payload = Payload::kValue}),
+  EXPECT_EQ(StageTransfers::NameOf({.is_send = true, .what = {Payload::kValue, 0}, .peer = 3}),
             "the tied value of stage 0, to rank 3");
 }
 
@@ -152,13 +138,13 @@ TEST(StageTransfers, KeepWhatTheSameRankGoesOnWith) {
   OnRanks<int>(2, [](Communicator& world) {
     Rank rank(world, "zbv");  // stages 0 and 3, 1 and 2
     rank.passes.At(1, 0).output.passed_on.value = rank.Filled(3);
-    rank.transfers->Keep({.kind = ActionKind::kForward, .stage = 1, .micro_batch = 0});
+    rank.transfers->Keep({.kind = PassKind::kForward, .stage = 1, .micro_batch = 0});
     EXPECT_THAT(Elements(rank.passes.At(2, 0).received.value), ElementsAre(3, 4));
     rank.passes.At(2, 0).input_gradient = rank.Filled(5);
-    rank.transfers->Keep({.kind = ActionKind::kBackwardInput, .stage = 2, .micro_batch = 0});
+    rank.transfers->Keep({.kind = PassKind::kInputGradient, .stage = 2, .micro_batch = 0});
     EXPECT_THAT(Elements(rank.passes.At(1, 0).gradient), ElementsAre(5, 6));
     rank.passes.At(0, 0).output.passed_on.value = rank.Filled(3);
-    rank.transfers->Keep({.kind = ActionKind::kForward, .stage = 0, .micro_batch = 0});
+    rank.transfers->Keep({.kind = PassKind::kForward, .stage = 0, .micro_batch = 0});
     EXPECT_TRUE(rank.passes.At(1, 0).received.value.empty()) << "that one travels";
     return 0;
   });

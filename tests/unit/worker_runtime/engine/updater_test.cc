@@ -41,7 +41,7 @@ struct Updated {
     MUSTER_RETURN_IF_ERROR(updater.Judge(record, result));
     if (result.skipped) return result;
     for (const int action : ActionsOf(rig.program, plan::ActionKind::kUpdate)) {
-      updater.Update(rig.program.actions[action]);
+      updater.Update(rig.program.actions[action].As<plan::Update>().bucket);
     }
     return result;
   }

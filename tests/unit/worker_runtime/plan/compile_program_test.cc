@@ -28,13 +28,9 @@ using ::testing::SizeIs;
 std::string Passes(const Program& program) {
   std::string text;
   for (const Action& action : program.actions) {
-    if (action.kind == ActionKind::kForward) text += " F" + std::to_string(action.micro_batch);
-    if (action.kind == ActionKind::kBackward) text += " B" + std::to_string(action.micro_batch);
-    if (action.kind == ActionKind::kBackwardInput)
-      text += " I" + std::to_string(action.micro_batch);
-    if (action.kind == ActionKind::kBackwardWeight) {
-      text += " W" + std::to_string(action.micro_batch);
-    }
+    const Pass* const pass = action.If<Pass>();
+    if (pass == nullptr) continue;
+    text += std::string(" ") + LetterOf(pass->of.kind) + std::to_string(pass->of.micro_batch);
   }
   return text.substr(1);
 }
@@ -42,7 +38,7 @@ std::string Passes(const Program& program) {
 std::vector<Action> Of(const Program& program, ActionKind kind) {
   std::vector<Action> found;
   for (const Action& action : program.actions) {
-    if (action.kind == kind) found.push_back(action);
+    if (action.kind() == kind) found.push_back(action);
   }
   return found;
 }
@@ -117,15 +113,15 @@ TEST(CompileProgram, ReducesBucketsWithTheLastBackwardPass) {
   const std::vector<Action> reduces = Of(program, ActionKind::kReduce);
   ASSERT_THAT(reduces, SizeIs(Gt(1u)));
   for (const Action& reduce : reduces) {
-    EXPECT_EQ(program.actions[reduce.backward].micro_batch, 1);
-    EXPECT_EQ(reduce.collective, Collective::kAllReduce);
+    EXPECT_EQ(program.actions[BackwardOf(reduce)].As<Pass>().of.micro_batch, 1);
+    EXPECT_EQ(ExchangeOf(reduce)->collective, Collective::kAllReduce);
   }
 }
 
 TEST(CompileProgram, ReducesAfterTheBackwardPassWithoutOverlap) {
   const Job job({.replicas = 2}, {.overlap = false});
   for (const Action& reduce : Of(job.ProgramOf(1), ActionKind::kReduce)) {
-    EXPECT_EQ(reduce.backward, kNone);
+    EXPECT_EQ(BackwardOf(reduce), kNone);
     EXPECT_THAT(reduce.after, SizeIs(1));
   }
 }
@@ -134,7 +130,7 @@ TEST(CompileProgram, SendsNothingAlone) {
   const Program program = Job({}, {.accumulation = 3}).ProgramOf(0);
   EXPECT_EQ(FiguresOf(program).sent_total(), 0);
   for (const Action& action : program.actions) {
-    EXPECT_EQ(LaneOf(action.kind), Lane::kCompute) << Describe(action, program);
+    EXPECT_EQ(LaneOf(action.kind()), Lane::kCompute) << Describe(action, program);
   }
 }
 
@@ -199,17 +195,18 @@ TEST(CompileProgram, CountsTheBytesOfEachStateByItsType) {
 TEST(CompileProgram, SendsOneNumberPerRankForTheNormUnlessSumsAreOrdered) {
   const Program fast = Job({.replicas = 4}, {.sharded = true}).ProgramOf(0);
   Action squares = Of(fast, ActionKind::kSquares).at(0);
-  EXPECT_EQ(squares.bytes, kPartialBytes);
-  EXPECT_EQ(squares.sends, 2 * kPartialBytes) << "recursive doubling";
+  EXPECT_EQ(ExchangeOf(squares)->bytes, kPartialBytes);
+  EXPECT_EQ(FiguresOf(fast).sent[static_cast<size_t>(ActionKind::kSquares)], 2 * kPartialBytes)
+      << "recursive doubling";
   const Program ordered = Job({.replicas = 4}, {.sharded = true, .ordered = true}).ProgramOf(0);
   squares = Of(ordered, ActionKind::kSquares).at(0);
-  EXPECT_EQ(squares.bytes, ordered.num_blocks * kPartialBytes);
+  EXPECT_EQ(ExchangeOf(squares)->bytes, ordered.num_blocks * kPartialBytes);
 }
 
 TEST(CompileProgram, CountsTheRootsOfOrderedSums) {
   // A rank has 3 of 6 leaves: (0+1), 2 | 3, (4+5).
   const Program program = Job({.replicas = 2}, {.accumulation = 3, .ordered = true}).ProgramOf(0);
-  EXPECT_THAT(program.root_slots, SizeIs(2));
+  EXPECT_THAT(program.sums.root_slots, SizeIs(2));
   const int64_t bytes = program.num_blocks * kBlockElements * 4;
   EXPECT_EQ(FiguresOf(program).sent[static_cast<size_t>(ActionKind::kReduce)], 3 * bytes / 2);
 }
@@ -242,8 +239,10 @@ TEST(CompileProgram, ReducesAStageBeforeTheRankIsThroughWithOthers) {
   const Job job({.stages = 2, .replicas = 2}, {.accumulation = 2, .schedule = "interleaved"});
   const Program program = job.ProgramOf(0);
   size_t first_reduce = 0;
-  while (program.actions[first_reduce].kind != ActionKind::kReduce) ++first_reduce;
-  const auto is_backward = [](const Action& action) { return IsBackward(action); };
+  while (program.actions[first_reduce].kind() != ActionKind::kReduce) ++first_reduce;
+  const auto is_backward = [](const Action& action) {
+    return action.kind() == ActionKind::kBackward;
+  };
   EXPECT_EQ(std::count_if(program.actions.begin() + static_cast<int64_t>(first_reduce),
                           program.actions.end(), is_backward),
             2);
@@ -283,7 +282,8 @@ TEST(CompileProgram, HandsTheGradientOfWhatIsBorrowedBackOncePerStepUnlessSumsAr
     for (const int rank : {0, 2}) {
       int64_t num_tied = 0;
       for (const Action& action : job.ProgramOf(rank).actions) {
-        if (action.payload == Payload::kTied) ++num_tied;
+        const Transfer* const transfer = action.If<Transfer>();
+        if (transfer && transfer->what.payload == Payload::kTied) ++num_tied;
       }
       EXPECT_EQ(num_tied, ordered ? 5 : 1) << "rank " << rank;
     }

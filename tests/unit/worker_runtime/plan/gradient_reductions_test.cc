@@ -27,27 +27,25 @@ struct Reduced {
 
 TEST(GradientReductions, AreOnePerBucketOfAStageAndFollowTheirGradients) {
   Reduced on(Job({.replicas = 2}, {.accumulation = 2}));
-  on.of.draft.Add({.kind = ActionKind::kBackward});
+  on.of.draft.Add({.body = Pass{.of = {PassKind::kBackward}}});
   on.reductions.OnBackward(0);
   on.reductions.ReduceStage();
   ASSERT_EQ(on.reductions.added().size(), on.of.draft.program.buckets.size());
   for (const int added : on.reductions.added()) {
-    const Action& reduce = on.actions()[added];
-    EXPECT_EQ(reduce.kind, ActionKind::kReduce);
-    EXPECT_EQ(reduce.collective, Collective::kAllReduce);
+    const auto& reduce = on.actions()[added].As<Reduce>();
+    EXPECT_EQ(reduce.exchange.collective, Collective::kAllReduce);
     EXPECT_EQ(reduce.backward, 0);
-    EXPECT_LT(reduce.first_parameter, reduce.end_parameter);
-    EXPECT_THAT(reduce.after, IsEmpty());
+    EXPECT_THAT(on.actions()[added].after, IsEmpty());
   }
 }
 
 TEST(GradientReductions, WaitForTheWholePassWithoutOverlap) {
   Reduced on(Job({.replicas = 2}, {.overlap = false}));
-  on.of.draft.Add({.kind = ActionKind::kBackward});
+  on.of.draft.Add({.body = Pass{.of = {PassKind::kBackward}}});
   on.reductions.OnBackward(0);
   on.reductions.ReduceStage();
   EXPECT_THAT(on.actions().back().after, ElementsAre(0));
-  EXPECT_EQ(on.actions().back().backward, kNone);
+  EXPECT_EQ(on.actions().back().As<Reduce>().backward, kNone);
 }
 
 TEST(GradientReductions, AreNoneOfOneRank) {
@@ -63,7 +61,7 @@ TEST(GradientReductions, TakeThePlaceOfTheOneBeforeTheLast) {
   Reduced on(job);
   ASSERT_TRUE(on.of.draft.program.streams_gradients);
   const PlannedPass& backward = on.planned.passes[1];
-  const int pass = on.of.draft.Add({.kind = ActionKind::kBackward});
+  const int pass = on.of.draft.Add({.body = Pass{.of = {PassKind::kBackward}}});
   std::vector<Entry> entries;
   for (size_t use = backward.first_use; use < backward.end_use; ++use) {
     const Point at = {.pass = pass, .entry = static_cast<int>(use - backward.first_use)};
@@ -78,7 +76,7 @@ TEST(GradientReductions, TakeThePlaceOfTheOneBeforeTheLast) {
   EXPECT_EQ(entries.back().place, kNone);
   const int first = on.reductions.added().front();
   EXPECT_THAT(entries[3].waits, Contains(first));
-  EXPECT_EQ(entries[3].place, on.actions()[first].place);
+  EXPECT_EQ(entries[3].place, on.actions()[first].As<Reduce>().place);
   on.reductions.Finish();
   EXPECT_GT(on.of.draft.program.unreduced_blocks, 0);
 }

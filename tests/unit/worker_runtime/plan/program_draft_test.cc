@@ -38,22 +38,18 @@ TEST(ProgramDraft, GivesTheRoomOfACopyToTheNextButOne) {
   ProgramDraft& draft = of.draft;
   ASSERT_GE(draft.program.buckets.size(), 3);
   for (int b = 0; b < 3; ++b) {
-    EXPECT_EQ(draft.Add({.kind = ActionKind::kReduce,
-                         .bucket = b,
-                         .blocks = draft.program.buckets[1].blocks,
-                         .collective = Collective::kAllReduce,
-                         .group = draft.groups.stage,
-                         .bytes = 4096}),
+    EXPECT_EQ(draft.Add({.body = Reduce{.bucket = b,
+                                        .exchange = {.group = draft.groups.stage, .bytes = 4096}}}),
               b);
   }
   const std::vector<Action>& actions = draft.program.actions;
-  EXPECT_EQ(actions[0].padding, 0);
-  EXPECT_GT(actions[1].padding, 0);
-  EXPECT_EQ(actions[2].padding, 0);
+  EXPECT_EQ(ExchangeOf(actions[0])->padding, 0);
+  EXPECT_GT(ExchangeOf(actions[1])->padding, 0);
+  EXPECT_EQ(ExchangeOf(actions[2])->padding, 0);
   EXPECT_THAT(actions[1].after, IsEmpty());
   EXPECT_THAT(actions[2].after, ElementsAre(0)) << "the first has left by then";
   draft.Finish();
-  EXPECT_EQ(draft.program.padding_bytes, 2 * actions[1].padding);
+  EXPECT_EQ(draft.program.padding_bytes, 2 * ExchangeOf(actions[1])->padding);
 }
 
 }  // namespace

@@ -35,9 +35,11 @@ absl::Status Prove(const std::vector<Program>& programs) {
 
 int Find(const Program& program, ActionKind kind) {
   const auto found = std::find_if(program.actions.begin(), program.actions.end(),
-                                  [&](const Action& action) { return action.kind == kind; });
+                                  [&](const Action& action) { return action.kind() == kind; });
   return static_cast<int>(found - program.actions.begin());
 }
+
+Entry& EntryOf(Action& pass, size_t number) { return std::get<Pass>(pass.body).entries[number]; }
 
 // --- what is proven -----------------------------------------------------------------------------
 
@@ -87,10 +89,9 @@ TEST(ProvePrograms, HoldsForEveryPresetWithFrozenParametersAndWithoutAGradientOf
           EXPECT_THAT(Prove(programs), IsOk()) << preset << ", " << mesh.stages << " stages";
           for (const Program& program : programs) {
             for (const Action& action : program.actions) {
-              const bool moves_values =
-                  action.kind == ActionKind::kUnshard || action.kind == ActionKind::kReshard;
-              if (action.bucket == kNone || moves_values) continue;
-              EXPECT_FALSE(program.buckets[action.bucket].frozen) << Describe(action, program);
+              const bool moves_values = action.If<Unshard>() || action.If<Reshard>();
+              if (BucketOf(action) == kNone || moves_values) continue;
+              EXPECT_FALSE(program.buckets[BucketOf(action)].frozen) << Describe(action, program);
             }
           }
         }
@@ -105,10 +106,11 @@ TEST(ProvePrograms, FindsFrozenParametersThatNothingHasGathered) {
   const std::vector<Program> whole = job.Programs();
   int num_dropped = 0;
   for (size_t i = 0; i < whole[0].actions.size(); ++i) {
-    for (size_t e = 0; e < whole[0].actions[i].entries.size(); ++e) {
-      for (size_t u = 0; u < whole[0].actions[i].entries[e].unshards.size(); ++u) {
+    const absl::Span<const Entry> entries = EntriesOf(whole[0].actions[i]);
+    for (size_t e = 0; e < entries.size(); ++e) {
+      for (size_t u = 0; u < entries[e].unshards.size(); ++u) {
         std::vector<Program> programs = whole;
-        std::vector<int>& unshards = programs[0].actions[i].entries[e].unshards;
+        std::vector<int>& unshards = EntryOf(programs[0].actions[i], e).unshards;
         unshards.erase(unshards.begin() + static_cast<int64_t>(u));
         EXPECT_THAT(Prove(programs), StatusIs(kBroken, HasSubstr("nothing has gathered")));
         ++num_dropped;
@@ -330,16 +332,16 @@ TEST(ProvePrograms, FindsEveryWaitThatWasDropped) {
     for (size_t i = 0; i < whole[rank].actions.size(); ++i) {
       const Action& action = whole[rank].actions[i];
       // What travels hands its own memory on: the engine, not the arenas, would miss the wait.
-      if (action.collective == Collective::kTransfer) continue;
+      if (action.If<Transfer>()) continue;
       for (size_t wait = 0; wait < action.after.size(); ++wait) {
-        const ActionKind kind = whole[rank].actions[action.after[wait]].kind;
+        const ActionKind kind = whole[rank].actions[action.after[wait]].kind();
         if (kind == ActionKind::kRecv || kind == ActionKind::kSend) continue;
         std::vector<Program> programs = whole;
         std::vector<int>& after = programs[rank].actions[i].after;
         after.erase(after.begin() + wait);
         // Computing goes in order anyway.
         const bool matters =
-            LaneOf(action.kind) != Lane::kCompute || LaneOf(kind) != Lane::kCompute;
+            LaneOf(action.kind()) != Lane::kCompute || LaneOf(kind) != Lane::kCompute;
         if (!matters) continue;
         ++num_dropped;
         if (!Prove(programs).ok()) ++num_found;
@@ -361,15 +363,14 @@ TEST(ProvePrograms, FindsRanksThatCallInAnotherOrder) {
 // Each group sees the same order on its ranks, and yet the ranks would wait for each other in a
 // ring.
 TEST(ProvePrograms, FindsTwoOrdersOverGroups) {
-  const auto collective = [](int group) {
-    return Action{.kind = ActionKind::kLoss, .collective = Collective::kAllReduce, .group = group};
-  };
+  const auto collective = [](int group) { return Action{.body = SumLoss{{.group = group}}}; };
   std::vector<Program> programs(2);
   for (int rank : {0, 1}) {
-    programs[rank] = {
-        .rank = rank, .groups = {{"even", {0, 1}}, {"all", {0, 1, 2}}}, .root_slots = {0}};
+    programs[rank] = {.rank = rank,
+                      .groups = {{"even", {0, 1}}, {"all", {0, 1, 2}}},
+                      .sums = {.root_slots = {0}}};
   }
-  programs.push_back({.rank = 2, .groups = {{"all", {0, 1, 2}}}, .root_slots = {0}});
+  programs.push_back({.rank = 2, .groups = {{"all", {0, 1, 2}}}, .sums = {.root_slots = {0}}});
   programs[0].actions = {collective(0), collective(1)};
   programs[1].actions = {collective(1), collective(0)};
   programs[2].actions = {collective(0)};
@@ -382,14 +383,14 @@ TEST(ProvePrograms, FindsARankThatWaitsForWhatNeverComes) {
   std::vector<Program> programs = Job({.replicas = 2}, {}).Programs();
   std::vector<Action>& actions = programs[1].actions;
   const int loss = Find(programs[1], ActionKind::kLoss);
-  actions[loss].collective = Collective::kAlone;  // rank 1 leaves it out
+  actions[loss].body = Norm{};  // rank 1 leaves it out
   EXPECT_FALSE(Prove(programs).ok());
 }
 
 TEST(ProvePrograms, FindsATransferThatIsAnothers) {
   std::vector<Program> programs = Job({.stages = 2}, {.accumulation = 2}).Programs();
   Action& send = programs[0].actions[Find(programs[0], ActionKind::kSend)];
-  send.bytes += 4;
+  std::get<Transfer>(send.body).bytes += 4;
   EXPECT_THAT(Prove(programs),
               StatusIs(kBroken, AllOf(HasSubstr("SEND"), HasSubstr("meets"), HasSubstr("RECV"))));
 }
@@ -405,14 +406,22 @@ TEST(ProvePrograms, FindsAReshardThatIsMissing) {
   const std::vector<Program> whole = Job({.replicas = 2}, {.preset = "fsdp"}).Programs();
   int num_dropped = 0;
   for (size_t i = 0; i < whole[0].actions.size(); ++i) {
-    if (whole[0].actions[i].kind != ActionKind::kReshard) continue;
+    if (!whole[0].actions[i].If<Reshard>()) continue;
     std::vector<Program> programs = whole;
     // Left where it is, so that others are numbered as before, but it gives up nothing.
-    programs[0].actions[i].kind = ActionKind::kClip;
+    programs[0].actions[i].body = Clip{};
     EXPECT_THAT(Prove(programs), StatusIs(kBroken, HasSubstr("rank 0"))) << i;
     ++num_dropped;
   }
   EXPECT_GT(num_dropped, 5);
+}
+
+TEST(ProvePrograms, FindsAReshardOfWhatNothingHasGathered) {
+  std::vector<Program> programs = Job({.replicas = 2}, {.preset = "fsdp"}).Programs();
+  std::vector<Action>& actions = programs[0].actions;
+  const int forward = Find(programs[0], ActionKind::kForward);
+  std::get<Reshard>(actions[Find(programs[0], ActionKind::kReshard)].body).unshard = forward;
+  EXPECT_THAT(Prove(programs), StatusIs(kBroken, HasSubstr("nothing has gathered")));
 }
 
 // What gathers, waits for the memory, or is waited for: none may be forgotten.
@@ -427,19 +436,19 @@ TEST(ProvePrograms, FindsEveryWaitOfAUseThatWasDropped) {
   };
   for (size_t i = 0; i < whole[0].actions.size(); ++i) {
     const Action& action = whole[0].actions[i];
-    for (size_t e = 0; e < action.entries.size(); ++e) {
+    const absl::Span<const Entry> entries = EntriesOf(action);
+    for (size_t e = 0; e < entries.size(); ++e) {
       std::vector<Program> programs = whole;
-      programs[0].actions[i].entries[e].unshards.clear();
+      EntryOf(programs[0].actions[i], e).unshards.clear();
       expect_broken(programs, i);
-      for (size_t w = 0; w < action.entries[e].waits.size(); ++w) {
+      for (size_t w = 0; w < entries[e].waits.size(); ++w) {
         programs = whole;
-        std::vector<int>& waits = programs[0].actions[i].entries[e].waits;
+        std::vector<int>& waits = EntryOf(programs[0].actions[i], e).waits;
         waits.erase(waits.begin() + static_cast<int64_t>(w));
         expect_broken(programs, i);
       }
     }
-    const bool moves = action.kind == ActionKind::kUnshard || action.kind == ActionKind::kReduce;
-    if (moves && action.at.pass != kNone && action.kind == ActionKind::kReduce) {
+    if (action.at.pass != kNone && action.If<Reduce>()) {
       std::vector<Program> programs = whole;
       programs[0].actions[i].at = {};
       expect_broken(programs, i);
@@ -457,11 +466,11 @@ TEST(ProvePrograms, FindsEveryWaitThatWasDroppedBetweenBucketsOfOneUnit) {
   int num_dropped = 0;
   for (size_t i = 0; i < whole[0].actions.size(); ++i) {
     const Action& action = whole[0].actions[i];
-    if (action.kind != ActionKind::kReduce) continue;
-    const int behind = BucketBehind(whole[0], action.bucket);
+    if (!action.If<Reduce>()) continue;
+    const int behind = BucketBehind(whole[0], BucketOf(action));
     for (size_t wait = 0; behind != kNone && wait < action.after.size(); ++wait) {
       const Action& earlier = whole[0].actions[action.after[wait]];
-      if (earlier.bucket != behind) continue;
+      if (BucketOf(earlier) != behind) continue;
       std::vector<Program> programs = whole;
       std::vector<int>& after = programs[0].actions[i].after;
       after.erase(after.begin() + static_cast<int64_t>(wait));

@@ -40,11 +40,12 @@ TEST(StageHandovers, AreAwaitedByThePassThatNeedsThem) {
   const PlannedPass& forward = on.Pass(PassKind::kForward);
   on.handovers.AddReceives(forward);
   ASSERT_EQ(on.actions().size(), 1);
-  EXPECT_EQ(on.actions()[0].kind, ActionKind::kRecv);
-  EXPECT_EQ(on.actions()[0].peer, 1);
-  EXPECT_EQ(on.actions()[0].bytes, job.stages[1].received_bytes);
-  EXPECT_EQ(on.actions()[0].keeps_bytes, on.actions()[0].bytes);
-  Action action = {.kind = ActionKind::kForward};
+  const auto& receive = on.actions()[0].As<Transfer>();
+  EXPECT_FALSE(receive.is_send);
+  EXPECT_EQ(receive.peer, 1);
+  EXPECT_EQ(receive.bytes, job.stages[1].received_bytes);
+  EXPECT_EQ(on.actions()[0].keeps_bytes, receive.bytes);
+  Action action;
   on.handovers.AddNeeds(forward, action);
   EXPECT_THAT(action.after, ElementsAre(0));
 }
@@ -52,13 +53,13 @@ TEST(StageHandovers, AreAwaitedByThePassThatNeedsThem) {
 TEST(StageHandovers, HaveLeftWhenTheirMicroBatchComesBack) {
   Handing on(Job({.stages = 2, .replicas = 2}, {.accumulation = 2}), 0);
   const PlannedPass& forward = on.Pass(PassKind::kForward);
-  const int pass = on.of.draft.Add({.kind = ActionKind::kForward});
+  const int pass = on.of.draft.Add({.body = Pass{}});
   on.handovers.AddSends(forward, pass);
-  ASSERT_EQ(on.actions().back().kind, ActionKind::kSend);
-  EXPECT_EQ(on.actions().back().peer, 2);
+  ASSERT_EQ(on.actions().back().kind(), ActionKind::kSend);
+  EXPECT_EQ(on.actions().back().As<Transfer>().peer, 2);
   EXPECT_THAT(on.actions().back().after, ElementsAre(pass));
   const int send = static_cast<int>(on.actions().size()) - 1;
-  Action backward = {.kind = ActionKind::kBackward};
+  Action backward;
   on.handovers.AwaitSent(on.Pass(PassKind::kBackward), backward);
   EXPECT_THAT(backward.after, ElementsAre(send));
 }
@@ -66,15 +67,16 @@ TEST(StageHandovers, HaveLeftWhenTheirMicroBatchComesBack) {
 TEST(StageHandovers, BringNewValuesOfWhatIsBorrowed) {
   const Job job({.stages = 2, .replicas = 1}, {.accumulation = 2, .tied = true});
   Handing lender(job, 0), borrower(job, 1);
-  const int update = lender.of.draft.Add({.kind = ActionKind::kUpdate});
+  const int update = lender.of.draft.Add({.body = Update{}});
   lender.handovers.AddTiedValues({update}, kNone);
-  EXPECT_EQ(lender.actions().back().kind, ActionKind::kSend);
-  EXPECT_EQ(lender.actions().back().payload, Payload::kValue);
+  const auto& send = lender.actions().back().As<Transfer>();
+  EXPECT_TRUE(send.is_send);
+  EXPECT_EQ(send.what.payload, Payload::kValue);
   EXPECT_THAT(lender.actions().back().after, ElementsAre(update));
-  EXPECT_EQ(lender.actions().back().bytes, 1200 * 4);
-  const int last = borrower.of.draft.Add({.kind = ActionKind::kBackward});
+  EXPECT_EQ(send.bytes, 1200 * 4);
+  const int last = borrower.of.draft.Add({.body = Pass{}});
   borrower.handovers.AddTiedValues({}, last);
-  EXPECT_EQ(borrower.actions().back().kind, ActionKind::kRecv);
+  EXPECT_FALSE(borrower.actions().back().As<Transfer>().is_send);
   EXPECT_THAT(borrower.actions().back().after, ElementsAre(last)) << "which reads the old ones";
 }
 

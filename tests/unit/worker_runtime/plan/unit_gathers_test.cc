@@ -29,7 +29,7 @@ Job OneByOne() {
 struct Gathered {
   explicit Gathered(Job the_job) : job(std::move(the_job)), of(job) {}
 
-  ActionKind last() const { return of.draft.program.actions.back().kind; }
+  ActionKind last() const { return of.draft.program.actions.back().kind(); }
 
   const Job job;
   DraftOf of;
@@ -42,8 +42,7 @@ TEST(UnitGathers, GatherAUnitForItsUseAndGiveItsPlaceToTheNext) {
   const std::vector<Action>& actions = on.of.draft.program.actions;
   on.gathers.Begin();
   ASSERT_EQ(actions.size(), 1);
-  EXPECT_EQ(actions[0].kind, ActionKind::kUnshard);
-  EXPECT_EQ(actions[0].place, 0);
+  EXPECT_EQ(actions[0].As<Unshard>().place, 0);
   Entry first = {.unit = on.planned.uses[0].unit};
   on.gathers.AddTo(first);
   EXPECT_THAT(first.unshards, ElementsAre(0));
@@ -51,7 +50,7 @@ TEST(UnitGathers, GatherAUnitForItsUseAndGiveItsPlaceToTheNext) {
   on.gathers.ReleaseBefore(1, {.pass = 7, .entry = 1});
   ASSERT_EQ(on.last(), ActionKind::kReshard);
   const int reshard = static_cast<int>(actions.size()) - 1;
-  EXPECT_EQ(actions[reshard].unshard, 0);
+  EXPECT_EQ(actions[reshard].As<Reshard>().unshard, 0);
   EXPECT_EQ(actions[reshard].at, (Point{.pass = 7, .entry = 1}));
   Entry gone = {.unit = on.planned.uses[0].unit};
   on.gathers.AddTo(gone);
@@ -59,10 +58,10 @@ TEST(UnitGathers, GatherAUnitForItsUseAndGiveItsPlaceToTheNext) {
 
   on.gathers.GatherBefore(1, {.pass = 7, .entry = 1});
   ASSERT_EQ(on.last(), ActionKind::kUnshard);
-  EXPECT_EQ(actions.back().place, 0);
+  EXPECT_EQ(actions.back().As<Unshard>().place, 0);
   EXPECT_THAT(actions.back().after, Contains(reshard)) << "who gives the place up";
   on.gathers.Finish();
-  EXPECT_GT(on.of.draft.program.gathered_blocks, 0);
+  EXPECT_GT(on.of.draft.program.gathered_blocks[false], 0);
 }
 
 TEST(UnitGathers, DoNothingWhereParametersAreWhole) {
@@ -72,7 +71,7 @@ TEST(UnitGathers, DoNothingWhereParametersAreWhole) {
   on.gathers.ReleaseAfter(0, on.planned.uses.size());
   on.gathers.Finish();
   EXPECT_THAT(on.of.draft.program.actions, IsEmpty());
-  EXPECT_EQ(on.of.draft.program.gathered_blocks, 0);
+  EXPECT_EQ(on.of.draft.program.gathered_blocks[false], 0);
 }
 
 }  // namespace
