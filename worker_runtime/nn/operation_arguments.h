@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "muster/tensor.h"
 
