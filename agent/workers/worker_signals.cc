@@ -49,7 +49,9 @@ void WorkerSignals::SendUnlessTheyHaveIt(const SignalWorkers& effect) {
   if (spreading_.size() > 1) return;
   timer_.expires_after(std::chrono::milliseconds(kSignalSpreadMs));
   timer_.async_wait([this](const asio::error_code& error) {
-    if (!error) SendSpreading();
+    // A cancelled wait whose time was up ends without an error.
+    const bool is_over = timer_.expiry() <= asio::steady_timer::clock_type::now();
+    if (!error && is_over) SendSpreading();
   });
 }
 

@@ -8,7 +8,9 @@
 #include <map>
 #include <memory>
 
+#include "absl/time/clock.h"
 #include "asio/io_context.hpp"
+#include "asio/post.hpp"
 
 namespace muster::agent {
 namespace {
@@ -127,6 +129,25 @@ TEST_F(Signals, ThatWaitAsARoundBeginsReachNobodyWhoIsStartedThen) {
   signals.Send({.signal = SIGUSR1});
   EXPECT_TRUE(HaveEnded(3));
   EXPECT_THAT(ended_, ElementsAre(Pair(0, SIGUSR2), Pair(1, SIGUSR2), Pair(2, SIGUSR1)));
+}
+
+TEST_F(Signals, OfARoundWaitTheirTimeThoughThatOfTheRoundBeforeIsUp) {
+  WorkerSignals signals = Make(true);
+  ASSERT_EQ(::kill(guardian_->pid(), SIGUSR2), 0);
+  signals.NoteReceived(SIGUSR2);
+  signals.Send({.signal = SIGUSR2});
+  absl::SleepFor(absl::Milliseconds(60));
+  MonoTime sent;
+  // The loop looks at its timers before it runs this.
+  asio::post(loop_, [&] {
+    signals.StartRound();
+    signals.NoteReceived(SIGUSR1);
+    signals.Send({.signal = SIGUSR1});
+    sent = MonoNow();
+  });
+  EXPECT_TRUE(HaveEnded(2));
+  EXPECT_GE(MonoNow() - sent, absl::Milliseconds(49));
+  EXPECT_THAT(ended_, ElementsAre(Pair(0, SIGUSR1), Pair(1, SIGUSR1)));
 }
 
 TEST_F(Signals, EndOneWorkerAndSayWhy) {
