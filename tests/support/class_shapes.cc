@@ -1,14 +1,15 @@
 #include "tests/support/class_shapes.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 namespace muster::testing {
 namespace {
@@ -44,7 +45,14 @@ Tokens TokensOf(const std::string& code) {
   return tokens;
 }
 
-bool IsWord(const std::string& token) { return absl::ascii_isalnum(token[0]) || token[0] == '_'; }
+bool IsOfWord(char c) { return absl::ascii_isalnum(c) || c == '_'; }
+bool IsWord(const std::string& token) { return IsOfWord(token[0]); }
+
+// Words stay apart.
+void Append(const std::string& token, std::string& text) {
+  if (!text.empty() && IsOfWord(text.back()) && IsWord(token)) text += ' ';
+  text += token;
+}
 
 // A declaration as far as its shape matters: macros, decltype and attributes without their
 // arguments, and everything between angle brackets in one token with the word before.
@@ -76,7 +84,7 @@ Declaration Shaped(const Tokens& statement) {
     if (token == "}") --braces;
     if (!has_value && token == "<" && !shaped.tokens.empty() && round == 0) ++angles;
     if (angles > 0) {
-      shaped.tokens.back() += token;
+      Append(token, shaped.tokens.back());
       if (token == ">") --angles;
       continue;
     }
@@ -209,7 +217,8 @@ class Parser {
     const auto comma = std::find(shaped.tokens.begin(), shaped.tokens.end(), ",");
     const Tokens first(shaped.tokens.begin(), comma);
     if (first.size() < 2) return;
-    const std::string type = absl::StrJoin(first.begin(), first.end() - 1, "");
+    std::string type;
+    for (size_t i = 0; i + 1 < first.size(); ++i) Append(first[i], type);
     classes_[owner].members.push_back({type, first.back()});
     for (int i = 0; i < shaped.commas; ++i) {
       classes_[owner].members.push_back({type, absl::StrCat(first.back(), "#", i + 1)});
@@ -229,7 +238,7 @@ std::string LastName(const std::string& name) {
 
 // The type that a member holds by value; const and mutable say nothing of it.
 std::string ValueType(std::string type) {
-  for (const char* word : {"const", "mutable"}) {
+  for (const char* word : {"mutable ", "const "}) {
     if (absl::StartsWith(type, word)) type = type.substr(std::string(word).size());
   }
   return LastName(type);
@@ -250,16 +259,34 @@ std::vector<ClassSize> SizesOf(const std::vector<ClassShape>& classes) {
       for (const std::string& word : WordsIn(member.type)) holders[word].insert(&shape);
     }
   }
-  std::map<const ClassShape*, int> sizes;
+  // The class that `holder` means by this last name: its own, its file's or the only one. Null
+  // where that is not clear.
+  const auto meant = [&](const ClassShape& holder, const std::string& type) {
+    std::vector<const ClassShape*> named = by_name[type];
+    for (const bool is_nested : {true, false}) {
+      std::vector<const ClassShape*> near;
+      absl::c_copy_if(named, std::back_inserter(near), [&](const ClassShape* shape) {
+        const bool is_own = !is_nested || shape->name == absl::StrCat(holder.name, "::", type);
+        return is_own && shape->file == holder.file;
+      });
+      if (!near.empty()) named = near;
+    }
+    return named.size() == 1 ? named[0] : nullptr;
+  };
+  const auto has_alone = [&](const ClassShape& shape, const ClassShape* type) {
+    if (type == nullptr || !type->is_struct || type == &shape || type->file != shape.file) {
+      return false;
+    }
+    const std::string name = LastName(type->name);
+    return absl::c_all_of(holders[name], [&](const ClassShape* holder) {
+      return holder == &shape || meant(*holder, name) != type;
+    });
+  };
   const auto size_of = [&](const auto& self, const ClassShape& shape) -> int {
     int size = 0;
     for (const Member& member : shape.members) {
-      const std::string type = ValueType(member.type);
-      const auto found = by_name.find(type);
-      const bool is_own = found != by_name.end() && found->second.size() == 1 &&
-                          found->second[0]->is_struct && found->second[0] != &shape &&
-                          found->second[0]->file == shape.file && holders[type].size() == 1;
-      size += is_own ? std::max(1, self(self, *found->second[0])) : 1;
+      const ClassShape* type = meant(shape, ValueType(member.type));
+      size += has_alone(shape, type) ? std::max(1, self(self, *type)) : 1;
     }
     return size;
   };

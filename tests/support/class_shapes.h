@@ -12,7 +12,7 @@
 namespace muster::testing {
 
 struct Member {
-  std::string type;  // tokens without spaces: "std::vector<int>"
+  std::string type;  // with spaces between words alone: "std::vector<const int*>"
   std::string name;
 };
 

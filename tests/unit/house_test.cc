@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -493,6 +495,20 @@ TEST(House, CountsAStructOfOneClassAsItsFields) {
               ElementsAre(HasSize("Parts", 3), HasSize("One", 2), HasSize("Two", 1)));
   EXPECT_THAT(SizesIn("class One { struct Inner { int a; int b; }; Inner inner_; };"),
               ElementsAre(HasSize("One", 2), HasSize("One::Inner", 2)));
+  // Each class and each file means its own.
+  EXPECT_THAT(SizesIn("class One { struct Inner { int a; int b; }; const Inner inner_; };\n"
+                      "class Two { struct Inner { int a; int b; int c; }; const Inner inner_; };"),
+              ElementsAre(HasSize("One", 2), HasSize("One::Inner", 2), HasSize("Two", 3),
+                          HasSize("Two::Inner", 3)));
+  std::vector<ClassShape> classes =
+      ClassesIn("a.h", ReadSource("struct Parts { int a; int b; }; class One { Parts parts_; };"));
+  absl::c_move(ClassesIn("b.h", ReadSource("struct Parts { int a; int b; int c; };\n"
+                                           "class Two { Parts parts_; };\n"
+                                           "class Three { std::vector<Parts> parts_; };")),
+               std::back_inserter(classes));
+  EXPECT_THAT(SizesOf(classes),
+              ElementsAre(HasSize("Parts", 2), HasSize("One", 2), HasSize("Parts", 3),
+                          HasSize("Two", 1), HasSize("Three", 1)));
 }
 
 TEST(House, FindsNamesAndPathsThatDoNotExist) {
