@@ -31,7 +31,8 @@ class AttemptFiles {
     return absl::StrCat(directory_, "/filtered_", LogFileName(stream));
   }
   std::string HookPath() const { return directory_ + "/hook.log"; }
-  // Whose logs these are, for who finds those of all nodes in one place; with --log_dir alone.
+  // It says whose logs these are, for who finds those of all nodes in one place; with --log_dir
+  // alone.
   std::string AboutPath() const { return directory_ + "/node.json"; }
 
   // Takes those of the attempt that are among `files`, by path, and closes the others.

@@ -44,7 +44,7 @@ class Consoles {
            std::function<void()> on_drained);
 
   Console& of(ConsoleStream stream) { return *consoles_[of_stream_[Index(stream)]]; }
-  // Each once.
+  // Both, or the one that is both.
   const std::vector<std::unique_ptr<Console>>& all() const { return consoles_; }
 
   // After each call of a layout.

@@ -22,7 +22,8 @@ struct ThreadStack {
   Frames frames;
 };
 
-// Main thread first. Threads after `deadline` are left out.
+// Main thread first. Threads after `deadline` are left out. A thread that is killed while it is
+// held is waited for, beyond `deadline` if need be: until it has gone, its process cannot end.
 //
 // Errors: kUnavailable: it has gone, may not be looked into (ptrace), or is in uninterruptible
 //         sleep, where waiting for it could take for ever.

@@ -202,8 +202,8 @@ class MetaDevice final : public Device {
   bool has_elements() const override { return false; }
   const Device& meta() const override { return *this; }
   const Operations& operations(DType dtype) const override {
-    // With the memory that the host takes to compute in f32; a CPU that multiplies tiles of bf16
-    // takes less.
+    // It counts what the host takes to compute in f32; a CPU that multiplies tiles of bf16 takes
+    // less.
     static constexpr Operations kNarrow = TableOfForm<NarrowForm<kCounted>>();
     return SizeOf(dtype) < SizeOf(DType::kF32) ? kNarrow : kCounted;
   }

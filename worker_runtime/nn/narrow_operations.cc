@@ -3,7 +3,6 @@
 namespace muster {
 namespace {
 
-// For the queues of the host that have no memory.
 TensorPool& OwnPool(const Device& host) {
   thread_local TensorPool pool(host);
   return pool;

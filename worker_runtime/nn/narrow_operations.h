@@ -21,6 +21,9 @@ namespace muster {
 // The arguments of one operation in f32; results are rounded when this ends. On meta the copies
 // are only taken.
 //
+// Copies lie in the queue's memory. For queues without one each thread has a pool, of the first
+// device that asks on it: those queues are the host's.
+//
 // Threads: thread-compatible.
 class WideCopies {
  public:

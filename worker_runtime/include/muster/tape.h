@@ -258,7 +258,8 @@ class Tape {
     internal::PlacedFunction weight_gradient;
     Tensor dy;
     int output_slot = Activation::kNoGradient;
-    // With frozen ones, which the backward pass reads; of a recomputed region without.
+    // Frozen weights are among them, since the backward pass reads those; of a recomputed region
+    // they are not.
     internal::WeightUses::Range weights;
     bool is_region = false;
   };

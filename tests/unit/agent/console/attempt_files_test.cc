@@ -17,7 +17,7 @@ namespace {
 
 class AttemptFilesTest : public ::testing::Test {
  protected:
-  // As they are made for an attempt.
+  // Open files of those paths, as an attempt gets them.
   std::map<std::string, OutputFile> Make(const std::vector<std::string>& paths) {
     std::map<std::string, OutputFile> files;
     for (const std::string& path : paths) {
