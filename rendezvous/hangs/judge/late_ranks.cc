@@ -14,8 +14,10 @@ namespace {
 constexpr double kNearlyEvery = 0.9;
 constexpr double kTimesTheSpread = 3;
 constexpr double kTimesTheError = 3;
-constexpr double kShareOfAStep = 0.1;
 constexpr absl::Duration kLateMin = absl::Milliseconds(10);
+// A rank is told from the first of the two on: 200 ms are worth it however long the steps are.
+constexpr double kShareOfAStep = 0.1;
+constexpr absl::Duration kLateEnough = absl::Milliseconds(200);
 
 // When some rank came, by which node's answer.
 struct Coming {
@@ -121,8 +123,8 @@ std::optional<Late> Judge(const GroupRows& group, const std::vector<ArrivalsAt>&
   const absl::Duration others = Median(spread);
   const absl::Duration step = (rows.back().latest[0].at - rows.front().latest[0].at) /
                               static_cast<int64_t>(rows.size() - 1);
-  if (usual < kLateMin || usual < kShareOfAStep * step || usual < kTimesTheSpread * others ||
-      usual < kTimesTheError * Median(error)) {
+  const absl::Duration least = std::max(kLateMin, std::min(kShareOfAStep * step, kLateEnough));
+  if (usual < least || usual < kTimesTheSpread * others || usual < kTimesTheError * Median(error)) {
     return std::nullopt;
   }
   return Late{

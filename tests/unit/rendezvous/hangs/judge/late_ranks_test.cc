@@ -18,12 +18,12 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr absl::Duration kStep = absl::Milliseconds(300);
-
-// Windows of 40 steps of ranks that come within three milliseconds of each other, but for `late`.
+// Windows of 40 steps of ranks that come within `jitter` of each other, but for `late`.
 class Steps {
  public:
-  explicit Steps(int num_ranks) : late_(num_ranks) {}
+  explicit Steps(int num_ranks, absl::Duration step = absl::Milliseconds(300),
+                 absl::Duration jitter = absl::Milliseconds(3))
+      : late_(num_ranks), step_(step), jitter_(jitter) {}
   Steps& Late(int rank, absl::Duration by) {
     late_[rank] = by;
     return *this;
@@ -36,10 +36,10 @@ class Steps {
       std::vector<std::pair<absl::Duration, int>> ago;
       for (const int rank : ranks) {
         std::mt19937 random(static_cast<unsigned>(step * 64 + rank));
-        const absl::Duration jitter = absl::Microseconds(random() % 3000);
+        const absl::Duration jitter = jitter_ * (random() % 3000) / 3000;
         const bool is_late = step >= 2;  // nearly every
         ago.emplace_back(
-            (40 - step) * kStep - (is_late ? late_[rank] : absl::ZeroDuration()) - jitter, rank);
+            (40 - step) * step_ - (is_late ? late_[rank] : absl::ZeroDuration()) - jitter, rank);
       }
       std::sort(ago.begin(), ago.end());
       group.rows.push_back({.sequence = step,
@@ -58,6 +58,8 @@ class Steps {
 
  private:
   std::vector<absl::Duration> late_;
+  const absl::Duration step_;
+  const absl::Duration jitter_;
   bool is_on_device_ = false;
 };
 
@@ -109,6 +111,22 @@ TEST(LateRanks, ThatSpreadFarAmongThemselvesHaveNobodyThatIsSlow) {
                            .Late(2, absl::Milliseconds(100))
                            .Late(3, absl::Milliseconds(150));
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(late.OnWindow({stages.On({0, 1, 2, 3})}));
+}
+
+TEST(LateRanks, InLongStepsAreThoseThatAre200MsLate) {
+  const auto told = [](absl::Duration step, absl::Duration jitter, absl::Duration by) {
+    LateRanks late;
+    const Steps steps = Steps(3, step, jitter).Late(1, by);
+    late.OnWindow({steps.On({0, 1, 2})});
+    return late.OnWindow({steps.On({0, 1, 2})}).has_value();
+  };
+  constexpr absl::Duration kJitter = absl::Milliseconds(3);
+  EXPECT_TRUE(told(absl::Seconds(20), kJitter, absl::Milliseconds(210)));
+  EXPECT_FALSE(told(absl::Seconds(20), kJitter, absl::Milliseconds(190)));
+  EXPECT_TRUE(told(absl::Seconds(1), kJitter, absl::Milliseconds(110)));
+  EXPECT_FALSE(told(absl::Seconds(1), kJitter, absl::Milliseconds(90)));
+  // Steps that vary: who is late is within what lies between the others.
+  EXPECT_FALSE(told(absl::Seconds(20), absl::Milliseconds(400), absl::Milliseconds(210)));
 }
 
 TEST(LateRanks, OnAGpuAreThoseThatAreLateOnTheHost) {
