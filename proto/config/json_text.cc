@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -24,6 +26,12 @@ constexpr int kMaxDepth = 32;
 constexpr size_t kMostShown = 40;
 
 using Kind = ConfigNode::Kind;
+
+// The first of each; there are 1024. A high one and a low one make a character beyond 0xffff.
+constexpr uint32_t kHighSurrogates = 0xd800;
+constexpr uint32_t kLowSurrogates = 0xdc00;
+
+bool IsWithin(uint32_t code, uint32_t first) { return first <= code && code < first + 1024; }
 
 // JSON's grammar: no plus in front, no leading zeros, digits on both sides of a point. Python's
 // reader knows NaN and Infinity too, which are no numbers of a configuration.
@@ -252,14 +260,30 @@ class Reader {
       Step();
       return absl::OkStatus();
     }
-    uint32_t code = 0;
-    const std::string digits = text_.substr(std::min(next_ + 1, text_.size()), 4);
-    if (name != 'u' || digits.size() != 4 || !absl::SimpleHexAtoi(digits, &code)) {
-      return Wrong("a \\ in a text is followed by no escape of JSON");
+    const std::optional<uint32_t> code = TakeCodeUnit();
+    if (!code) return Wrong("a \\ in a text is followed by no escape of JSON");
+    if (!IsWithin(*code, kHighSurrogates) && !IsWithin(*code, kLowSurrogates)) {
+      AppendUtf8(*code, out);
+      return absl::OkStatus();
     }
-    for (int i = 0; i < 5; ++i) Step();
-    AppendUtf8(code, out);
+    const bool is_high = IsWithin(*code, kHighSurrogates);
+    const std::optional<uint32_t> low = is_high && Take('\\') ? TakeCodeUnit() : std::nullopt;
+    if (!low || !IsWithin(*low, kLowSurrogates)) {
+      return Wrong("a \\u of a text is half of a surrogate pair, and the other half is missing");
+    }
+    AppendUtf8(0x10000 + ((*code - kHighSurrogates) << 10) + (*low - kLowSurrogates), out);
     return absl::OkStatus();
+  }
+
+  // The u and its four digits, if they come next.
+  std::optional<uint32_t> TakeCodeUnit() {
+    const absl::string_view digits =
+        absl::string_view(text_).substr(std::min(next_ + 1, text_.size()), 4);
+    uint32_t code = 0;
+    const bool are_hex = digits.size() == 4 && absl::c_all_of(digits, absl::ascii_isxdigit);
+    if (Peek() != 'u' || !are_hex || !absl::SimpleHexAtoi(digits, &code)) return std::nullopt;
+    for (int i = 0; i < 5; ++i) Step();
+    return code;
   }
 
   // The beginning of what somebody wrote.

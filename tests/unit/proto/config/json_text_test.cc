@@ -1,5 +1,6 @@
 #include "proto/config/json_text.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/mutation.h"
@@ -50,6 +51,19 @@ TEST(ReadJson, ReadsWhatHjsonReads) {
   EXPECT_EQ(Read("{\n  a: '''\n     one\n       two\n     '''\n}"), "{a:<one\n  two>}");
   EXPECT_EQ(Read("{\n a: '''it's''' b: 2}"), "{a:<it's>,b:2}");
   EXPECT_EQ(Read(R"({"a": "\u00e4\n\'\/"})"), "{a:<\xc3\xa4\n'/>}");
+  EXPECT_EQ(Read(R"({"a": "/\uD83D\udc0d/"})"), "{a:</\xf0\x9f\x90\x8d/>}");
+}
+
+TEST(ReadJson, RefusesHalfACharacterAndWhatIsNoNumber) {
+  for (const char* text : {R"("\ud83d")", R"("\ud83dx")", R"("\ud83d\n")", R"("\ud83d\u0041")",
+                           R"("\udc0d\ud83d")", R"("\ud83d\ud83d")"}) {
+    EXPECT_EQ(Read(absl::StrCat("{\"a\": ", text, "}")),
+              "line 1: a \\u of a text is half of a surrogate pair, and the other half is missing")
+        << text;
+  }
+  for (const char* text : {R"("\u0x41")", R"("\u+041")", R"("\u41")", R"("\ud83d\u41")"}) {
+    EXPECT_THAT(Read(absl::StrCat("{\"a\": ", text, "}")), StartsWith("line 1: a \\")) << text;
+  }
 }
 
 TEST(ReadJson, NamesTheLineThatItCannotRead) {
