@@ -323,18 +323,16 @@ class AgentSessions::Session final : public Attendee, private StreamSink {
 AgentSessions::AgentSessions(asio::io_context& loop, JobLoop& jobs, SessionOptions options)
     : loop_(loop), mailbox_(loop), jobs_(jobs), options_(std::move(options)) {}
 
-absl::StatusOr<std::unique_ptr<AgentSessions>> AgentSessions::Listen(
-    asio::io_context& loop, JobLoop& jobs, const asio::ip::tcp::endpoint& address,
+absl::StatusOr<std::unique_ptr<AgentSessions>> AgentSessions::Start(
+    asio::io_context& loop, JobLoop& jobs, std::unique_ptr<ConnectionListener> listener,
     SessionOptions options) {
   std::unique_ptr<AgentSessions> self(new AgentSessions(loop, jobs, std::move(options)));
   AgentSessions* const s = self.get();
   MUSTER_ASSIGN_OR_RETURN(
       s->service_,
       RendezvousService::Start(
-          loop, address, s->options_.owners,
-          {.tls = s->options_.tls,
-           .handshake_timeout = s->options_.handshake_timeout,
-           .max_descriptor = s->options_.max_descriptor},
+          loop, std::move(listener), s->options_.owners,
+          {.tls = s->options_.tls, .handshake_timeout = s->options_.handshake_timeout},
           {.on_open = [s](StreamId id, std::string from,
                           TlsPeer peer) { s->OnOpen(id, from, std::move(peer)); },
            .on_message = [s](StreamId id, const proto::FromAgent& m) { s->OnMessage(id, m); },

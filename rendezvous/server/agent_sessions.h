@@ -3,15 +3,14 @@
 #pragma once
 
 #include <functional>
-#include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
 #include "asio/io_context.hpp"
-#include "asio/ip/tcp.hpp"
 #include "asio/steady_timer.hpp"
 #include "rendezvous/link/parts_wire.h"
 #include "rendezvous/server/job_loop.h"
@@ -26,8 +25,6 @@ struct SessionOptions {
   std::string host_name;  // where agents find the secret, for messages
   absl::Duration handshake_timeout = absl::Seconds(5);
   size_t max_streams = 20000;
-  // See ConnectionListener.
-  int max_descriptor = std::numeric_limits<int>::max();
   // A connection or stream that was turned away: who and why.
   std::function<void(const std::string& peer_address, const absl::Status& why)> on_refused;
 };
@@ -40,14 +37,13 @@ inline constexpr size_t kMaxUnreadBytesPerJob = size_t{512} << 20;
 class AgentSessions {
  public:
   // Errors: those of RendezvousService::Start. `loop` and `jobs` must outlive this.
-  static absl::StatusOr<std::unique_ptr<AgentSessions>> Listen(
-      asio::io_context& loop, JobLoop& jobs, const asio::ip::tcp::endpoint& address,
+  static absl::StatusOr<std::unique_ptr<AgentSessions>> Start(
+      asio::io_context& loop, JobLoop& jobs, std::unique_ptr<ConnectionListener> listener,
       SessionOptions options);
   ~AgentSessions();
 
-  // Errors: those of ConnectionListener::Listen.
-  absl::Status ListenAlso(const asio::ip::tcp::endpoint& address) {
-    return service_->ListenAlso(address);
+  void ListenAlso(std::unique_ptr<ConnectionListener> listener) {
+    service_->ListenAlso(std::move(listener));
   }
   int port() const { return service_->port(); }
   size_t num_streams() const { return sessions_.size(); }

@@ -74,11 +74,34 @@ absl::StatusOr<std::unique_ptr<ConnectionListener>> ConnectionListener::Listen(
   acceptor.open(address.protocol(), error);
   if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
   if (!error) acceptor.bind(address, error);
-  if (!error) acceptor.listen(kBacklog, error);
-  if (!error) acceptor.native_non_blocking(true, error);
+  if (!error) error = self->BeginListening();
   if (error) return BindError(address, error);
-  self->port_ = acceptor.local_endpoint().port();
   return self;
+}
+
+absl::StatusOr<std::unique_ptr<ConnectionListener>> ConnectionListener::Adopt(
+    asio::io_context& loop, UniqueFd socket, int max_descriptor) {
+  std::unique_ptr<ConnectionListener> self(new ConnectionListener(loop, max_descriptor));
+  asio::ip::tcp::endpoint address;
+  socklen_t length = static_cast<socklen_t>(address.capacity());
+  asio::error_code error;
+  if (::getsockname(socket.get(), address.data(), &length) != 0) {
+    error = asio::error_code(errno, asio::system_category());
+  } else {
+    self->acceptor_.assign(address.protocol(), socket.release(), error);
+  }
+  if (!error) error = self->BeginListening();
+  if (error) return BindError(address, error);
+  return self;
+}
+
+// A socket that listens already gets our length of its queue.
+asio::error_code ConnectionListener::BeginListening() {
+  asio::error_code error;
+  acceptor_.listen(kBacklog, error);
+  if (!error) acceptor_.native_non_blocking(true, error);
+  if (!error) address_ = acceptor_.local_endpoint(error);
+  return error;
 }
 
 void ConnectionListener::Start(ListenerEvents events) {

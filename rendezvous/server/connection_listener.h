@@ -46,14 +46,22 @@ class ConnectionListener {
   //         kUnavailable: anything else.
   static absl::StatusOr<std::unique_ptr<ConnectionListener>> Listen(
       asio::io_context& loop, const asio::ip::tcp::endpoint& address, int max_descriptor);
+  // On a TCP socket that listens already.
+  //
+  // Errors: kUnavailable.
+  static absl::StatusOr<std::unique_ptr<ConnectionListener>> Adopt(asio::io_context& loop,
+                                                                   UniqueFd socket,
+                                                                   int max_descriptor);
   ~ConnectionListener();
 
-  int port() const { return port_; }
+  // On which it listens.
+  const asio::ip::tcp::endpoint& address() const { return address_; }
   // Once. Until then connections wait in the kernel.
   void Start(ListenerEvents events);
 
  private:
   ConnectionListener(asio::io_context& loop, int max_descriptor);
+  asio::error_code BeginListening();
   void Await();
   void AcceptSome();
   void AwaitFirstByte(UniqueFd connection, std::string peer);
@@ -65,7 +73,7 @@ class ConnectionListener {
   asio::ip::tcp::acceptor acceptor_;
   asio::steady_timer again_;
   const int max_descriptor_;
-  int port_ = 0;
+  asio::ip::tcp::endpoint address_;
   ListenerEvents events_;
   uint64_t next_id_ = 0;
   std::map<uint64_t, std::unique_ptr<Greeting>> greetings_;

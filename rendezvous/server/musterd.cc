@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,10 +17,12 @@
 #include "proto/base/environment.h"
 #include "proto/base/exit_codes.h"
 #include "proto/base/mono_time.h"
+#include "proto/base/status_macros.h"
 #include "proto/io/descriptors.h"
 #include "proto/io/host_name.h"
 #include "rendezvous/server/metrics_door.h"
 #include "rendezvous/server/musterd_options.h"
+#include "rendezvous/server/passed_sockets.h"
 #include "rendezvous/server/port_mark.h"
 #include "rendezvous/server/rendezvous_server.h"
 #include "rendezvous/server/state_file.h"
@@ -65,7 +68,36 @@ std::string InWords(const MusterdOptions& options, size_t num_jobs) {
                       options.state_dir);
 }
 
+// Where the server listens: on sockets of a service manager, or else at --listen.
+struct Listening {
+  Endpoint first;  // of several
+  std::string words;
+  bool is_passed = false;
+};
+
+absl::StatusOr<Listening> Listen(RendezvousServer& server, const Endpoint& wanted,
+                                 std::vector<PassedSocket> passed) {
+  if (passed.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(const int port, server.Listen(wanted.host, wanted.port));
+    const Endpoint at{.host = wanted.host, .port = port};
+    return Listening{.first = at, .words = ToString(at)};
+  }
+  Listening out{.first = passed.front().address, .is_passed = true};
+  std::vector<UniqueFd> sockets;
+  for (PassedSocket& each : passed) {
+    absl::StrAppend(&out.words, sockets.empty() ? "" : " and ", ToString(each.address));
+    sockets.push_back(std::move(each.socket));
+  }
+  out.words += sockets.size() == 1 ? ", a socket of the service manager"
+                                   : ", sockets of the service manager";
+  MUSTER_RETURN_IF_ERROR(server.ListenOn(std::move(sockets)));
+  return out;
+}
+
 int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
+  // First of all: their numbers are not to be given to others.
+  auto passed = TakePassedSockets(environment);
+  if (!passed.ok()) return Fail(passed.status());
   auto owners = options.authentication
                     ? LoadOwners(options.token_dir, Sources(options, environment))
                     : std::vector<OwnerKey>{{"", PublicSecret().secret}};
@@ -95,21 +127,21 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
   signals.async_wait([&](const asio::error_code&, int) {
     server->Shutdown(kShutdownTime, [&loop] { loop.stop(); });
   });
-  const auto port = server->Listen(options.listen.host, options.listen.port);
-  if (!port.ok()) return Fail(port.status());
-  // Who takes any free port comes back to another one.
+  const auto listening = Listen(*server, options.listen, *std::move(passed));
+  if (!listening.ok()) return Fail(listening.status());
+  const int port = listening->first.port;
+  // Who takes any free port comes back to another one, and a service manager keeps its own.
   std::optional<PortMark> mark;
-  if (options.listen.port != 0) mark.emplace(loop, *port);
+  if (options.listen.port != 0 && !listening->is_passed) mark.emplace(loop, port);
   if (mark && !mark->trouble().empty()) {
     log::Write(log::Level::kWarning, "port_mark", mark->trouble());
   }
   if (!options.port_file.empty()) {
-    if (const absl::Status status = WritePortFile(options.port_file, *port); !status.ok()) {
+    if (const absl::Status status = WritePortFile(options.port_file, port); !status.ok()) {
       return Fail(status);
     }
   }
-  std::cerr << "musterd: listening on "
-            << ToString(Endpoint{.host = options.listen.host, .port = *port})
+  std::cerr << "musterd: listening on " << listening->words
             << (options.authentication ? "" : kAuthenticationOff) << InWords(options, num_jobs)
             << std::endl;
 

@@ -60,8 +60,9 @@ command_line::Grammar MusterdGrammar(MusterdOptions& out) {
   grammar.options = {
       {.name = "listen",
        .value_name = "HOST:PORT",
-       .help = absl::StrCat("address to listen on; port 0 takes a free port [",
-                            ToString(out.listen), "]"),
+       .help = absl::StrCat(
+           "address to listen on, unless systemd passes a socket; port 0 takes a free port [",
+           ToString(out.listen), "]"),
        .read = Into(ParseListen, out.listen)},
       {.name = "port_file",
        .value_name = "FILE",

@@ -13,6 +13,7 @@
 #include "proto/io/descriptors.h"
 #include "proto/io/log.h"
 #include "rendezvous/server/agent_sessions.h"
+#include "rendezvous/server/connection_listener.h"
 #include "rendezvous/server/local_link.h"
 
 namespace muster::rendezvous {
@@ -126,34 +127,62 @@ std::unique_ptr<RendezvousServer> RendezvousServer::Create(asio::io_context& loo
 
 RendezvousServer::~RendezvousServer() { mailbox_.Close(); }
 
-absl::StatusOr<int> RendezvousServer::Listen(const std::string& address, int port) {
+absl::StatusOr<int> RendezvousServer::PrepareToListen() const {
   if (sessions_ != nullptr) return absl::FailedPreconditionError("the server listens already");
   if (options_.owners.empty()) return absl::FailedPreconditionError("the server has no secret");
-  MUSTER_ASSIGN_OR_RETURN(const asio::ip::tcp::endpoint endpoint, Resolve(loop_, address, port));
   MUSTER_RETURN_IF_ERROR(CheckCanStartThreads());
-  const int max_descriptor = RaiseDescriptorLimit() - options_.reserved_descriptors;
-  if (max_descriptor < kMinConnections) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "cannot serve: this process may have ", RaiseDescriptorLimit(), " open files, but needs ",
-        options_.reserved_descriptors + kMinConnections, " at least; raise the limit (ulimit -n)"));
-  }
-  MUSTER_ASSIGN_OR_RETURN(
-      sessions_, AgentSessions::Listen(loop_, *jobs_, endpoint,
-                                       {.term = options_.term,
-                                        .owners = options_.owners,
-                                        .tls = options_.tls,
-                                        .host_name = options_.host_name,
-                                        .handshake_timeout = options_.handshake_timeout,
-                                        .max_descriptor = max_descriptor,
-                                        .on_refused = RefusalLog(options_.secret_origin)}));
+  const int limit = RaiseDescriptorLimit();
+  const int max_descriptor = limit - options_.reserved_descriptors;
+  if (max_descriptor >= kMinConnections) return max_descriptor;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "cannot serve: this process may have ", limit, " open files, but needs ",
+      options_.reserved_descriptors + kMinConnections, " at least; raise the limit (ulimit -n)"));
+}
+
+absl::Status RendezvousServer::StartSessions(std::unique_ptr<ConnectionListener> listener) {
+  MUSTER_ASSIGN_OR_RETURN(sessions_,
+                          AgentSessions::Start(loop_, *jobs_, std::move(listener),
+                                               {.term = options_.term,
+                                                .owners = options_.owners,
+                                                .tls = options_.tls,
+                                                .host_name = options_.host_name,
+                                                .handshake_timeout = options_.handshake_timeout,
+                                                .on_refused = RefusalLog(options_.secret_origin)}));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> RendezvousServer::Listen(const std::string& address, int port) {
+  MUSTER_ASSIGN_OR_RETURN(const int max_descriptor, PrepareToListen());
+  MUSTER_ASSIGN_OR_RETURN(const asio::ip::tcp::endpoint endpoint, Resolve(loop_, address, port));
+  MUSTER_ASSIGN_OR_RETURN(auto listener,
+                          ConnectionListener::Listen(loop_, endpoint, max_descriptor));
+  MUSTER_RETURN_IF_ERROR(StartSessions(std::move(listener)));
   return sessions_->port();
+}
+
+absl::Status RendezvousServer::ListenOn(std::vector<UniqueFd> sockets) {
+  MUSTER_ASSIGN_OR_RETURN(const int max_descriptor, PrepareToListen());
+  for (UniqueFd& socket : sockets) {
+    MUSTER_ASSIGN_OR_RETURN(auto listener,
+                            ConnectionListener::Adopt(loop_, std::move(socket), max_descriptor));
+    if (sessions_ != nullptr) {
+      sessions_->ListenAlso(std::move(listener));
+    } else {
+      MUSTER_RETURN_IF_ERROR(StartSessions(std::move(listener)));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RendezvousServer::ListenAlso(const std::string& address) {
   if (sessions_ == nullptr) return absl::FailedPreconditionError("the server does not listen");
   MUSTER_ASSIGN_OR_RETURN(const asio::ip::tcp::endpoint endpoint,
                           Resolve(loop_, address, sessions_->port()));
-  return sessions_->ListenAlso(endpoint);
+  const int max_descriptor = RaiseDescriptorLimit() - options_.reserved_descriptors;
+  MUSTER_ASSIGN_OR_RETURN(auto listener,
+                          ConnectionListener::Listen(loop_, endpoint, max_descriptor));
+  sessions_->ListenAlso(std::move(listener));
+  return absl::OkStatus();
 }
 
 std::unique_ptr<RendezvousLink> RendezvousServer::MakeLocalLink(const std::string& run_id,

@@ -3,7 +3,7 @@
 //
 //   RendezvousServer -- JobLoop (job_loop.h): JobTable, timer, who attends
 //                    -- AgentSessions (agent_sessions.h), after Listen: handshakes, queues
-//                         -- RendezvousService (rendezvous_service.h): gRPC
+//                         -- RendezvousService (rendezvous_service.h): gRPC, ConnectionListeners
 //                    -- LocalLink (local_link.h) for the agent of this process
 #pragma once
 
@@ -17,12 +17,14 @@
 #include "asio/steady_timer.hpp"
 #include "proto/io/credentials.h"
 #include "proto/io/loop_mailbox.h"
+#include "proto/io/unique_fd.h"
 #include "rendezvous/link/rendezvous_link.h"
 #include "rendezvous/server/job_loop.h"
 
 namespace muster::rendezvous {
 
 class AgentSessions;
+class ConnectionListener;
 
 struct RendezvousServerOptions {
   ServerTerm term;  // 0: the wall clock's (TermOfStart)
@@ -74,6 +76,11 @@ class RendezvousServer {
   //         kUnavailable: anything else.
   absl::StatusOr<int> Listen(const std::string& address, int port);
 
+  // In place of Listen: takes what comes on sockets that listen already, one at least.
+  //
+  // Errors: kFailedPrecondition, kResourceExhausted and kUnavailable as of Listen.
+  absl::Status ListenOn(std::vector<UniqueFd> sockets);
+
   // Listens on a further numeric address, after Listen and on its port.
   //
   // Errors: as of Listen.
@@ -102,6 +109,11 @@ class RendezvousServer {
  private:
   RendezvousServer(asio::io_context& loop, RendezvousServerOptions options,
                    std::unique_ptr<RecordKeeper> keeper);
+  // From which number on descriptors are not for connections.
+  //
+  // Errors: kFailedPrecondition and kResourceExhausted as of Listen.
+  absl::StatusOr<int> PrepareToListen() const;
+  absl::Status StartSessions(std::unique_ptr<ConnectionListener> listener);
   void FinishShutdownOnLoop();
 
   asio::io_context& loop_;

@@ -133,13 +133,11 @@ RendezvousService::RendezvousService(asio::io_context& loop, ServiceOptions opti
       look_timer_(loop) {}
 
 absl::StatusOr<std::unique_ptr<RendezvousService>> RendezvousService::Start(
-    asio::io_context& loop, const asio::ip::tcp::endpoint& address,
+    asio::io_context& loop, std::unique_ptr<ConnectionListener> listener,
     const std::vector<OwnerKey>& owners, ServiceOptions options, ServiceEvents events) {
   std::unique_ptr<RendezvousService> service(
       new RendezvousService(loop, options, std::move(events)));
   RendezvousService* const s = service.get();
-  MUSTER_ASSIGN_OR_RETURN(auto listener,
-                          ConnectionListener::Listen(loop, address, options.max_descriptor));
   s->listeners_.push_back(std::move(listener));
   PrepareGrpc();
   s->acceptor_ = std::make_unique<Acceptor>(s);
@@ -166,19 +164,16 @@ absl::StatusOr<std::unique_ptr<RendezvousService>> RendezvousService::Start(
   builder.RegisterService(s->acceptor_.get());
   s->server_ = builder.BuildAndStart();
   if (s->server_ == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", ToText(address), ": gRPC does not start"));
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen on ", ToText(s->listeners_.back()->address()), ": gRPC does not start"));
   }
   s->listeners_.back()->Start(s->EventsOfListener());
   return service;
 }
 
-absl::Status RendezvousService::ListenAlso(const asio::ip::tcp::endpoint& address) {
-  MUSTER_ASSIGN_OR_RETURN(auto listener,
-                          ConnectionListener::Listen(loop_, address, options_.max_descriptor));
+void RendezvousService::ListenAlso(std::unique_ptr<ConnectionListener> listener) {
   listener->Start(EventsOfListener());
   listeners_.push_back(std::move(listener));
-  return absl::OkStatus();
 }
 
 ListenerEvents RendezvousService::EventsOfListener() {

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <functional>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,7 +13,6 @@
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
 #include "asio/io_context.hpp"
-#include "asio/ip/tcp.hpp"
 #include "asio/steady_timer.hpp"
 #include "proto/base/ids.h"
 #include "proto/base/mono_time.h"
@@ -56,27 +54,22 @@ struct ServiceOptions {
   TlsMode tls = TlsMode::kOn;
   // From the connection to its first stream.
   absl::Duration handshake_timeout = absl::Seconds(5);
-  // See ConnectionListener.
-  int max_descriptor = std::numeric_limits<int>::max();
 };
 
 // Loop thread only.
 class RendezvousService {
  public:
-  // Listens on exactly this address; port 0 takes a free one.
-  //
-  // Errors: those of ConnectionListener::Listen; kUnavailable: gRPC does not start.
+  // Errors: kUnavailable: gRPC does not start.
   static absl::StatusOr<std::unique_ptr<RendezvousService>> Start(
-      asio::io_context& loop, const asio::ip::tcp::endpoint& address,
+      asio::io_context& loop, std::unique_ptr<ConnectionListener> listener,
       const std::vector<OwnerKey>& owners, ServiceOptions options, ServiceEvents events);
   // Breaks off what is open; no event follows.
   ~RendezvousService();
   RendezvousService(const RendezvousService&) = delete;
   RendezvousService& operator=(const RendezvousService&) = delete;
 
-  // Errors: those of ConnectionListener::Listen.
-  absl::Status ListenAlso(const asio::ip::tcp::endpoint& address);
-  int port() const { return listeners_.front()->port(); }
+  void ListenAlso(std::unique_ptr<ConnectionListener> listener);
+  int port() const { return listeners_.front()->address().port(); }
   void ReadNext(StreamId id);
   // One at a time: the next after on_written.
   void Write(StreamId id, proto::FromServer message);

@@ -2,7 +2,10 @@
 // agents of the machine see the mark that keeps its port.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "proto/io/unique_fd.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/loopback_port.h"
 
@@ -127,6 +131,63 @@ TEST_F(Service, AMarkOfRootsLiesWhereNobodyElseCanMakeIt) {
   daemon.Signal(SIGTERM);
   EXPECT_THAT(daemon.Wait(), ExitsWith(0));
   EXPECT_FALSE(FileExists(Run() + "/musterd"));
+}
+
+// The test is the service manager: it keeps the listening socket, and passes it as systemd does.
+class PassedPort : public JobTest {
+ protected:
+  PassedPort() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{.sin_family = AF_INET};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(socket_.get(), any, length), 0);
+    EXPECT_EQ(::listen(socket_.get(), 16), 0);
+    EXPECT_EQ(::getsockname(socket_.get(), any, &length), 0);
+    endpoint_ = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  }
+
+  bool SomebodyWaits() const {
+    pollfd look{.fd = socket_.get(), .events = POLLIN};
+    return ::poll(&look, 1, 0) == 1;
+  }
+  Subprocess StartDaemon() const {
+    return StartProgram(
+        {"/bin/bash", "-c",
+         absl::StrCat("exec 3<&", socket_.get(), " && LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\""),
+         "bash", MusterdBinary(), "--listen=127.0.0.1:1"},
+        environment());
+  }
+  Subprocess StartAgent() const {
+    return StartProgram({MusterBinary(), "run", "--nnodes=2", "--rdzv_backend=c10d",
+                         "--rdzv_id=passed", "--rdzv_endpoint=" + endpoint_, "--no_python", "true"},
+                        environment());
+  }
+  static Environment environment() {
+    return {{"MUSTER_TOKEN", "a token for this test, long enough"}};
+  }
+
+  std::string endpoint_;
+
+ private:
+  const UniqueFd socket_;
+};
+
+TEST_F(PassedPort, LetsAgentsWaitWhileTheDaemonIsStartedAgain) {
+  std::optional<Subprocess> daemon(StartDaemon());
+  ASSERT_TRUE(daemon->WaitForOutput(
+      absl::StrCat("listening on ", endpoint_, ", a socket of the service manager\n")))
+      << ToString(daemon->Wait());
+  daemon->Signal(SIGKILL);
+  daemon->Wait();
+  Subprocess one = StartAgent();
+  Subprocess other = StartAgent();
+  EXPECT_TRUE(WaitUntil([&] { return SomebodyWaits(); }));
+  daemon.emplace(StartDaemon());
+  EXPECT_THAT(one.Wait(), ExitsWith(0));
+  EXPECT_THAT(other.Wait(), ExitsWith(0));
+  daemon->Signal(SIGTERM);
+  EXPECT_THAT(daemon->Wait(), ExitsWith(0));
 }
 
 }  // namespace
