@@ -5,7 +5,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -39,10 +38,6 @@ absl::StatusOr<plan::PassCosts> ParseCosts(const std::string& text) {
   }
   return plan::PassCosts{
       .forward = costs[0], .input_gradient = costs[1], .weight_gradient = costs[2]};
-}
-
-bool IsName(const std::string& asked) {
-  return !absl::StrContains(asked, '/') && !absl::StrContains(asked, '.');
 }
 
 }  // namespace
@@ -89,7 +84,7 @@ absl::StatusOr<std::string> ScheduleText(const ScheduleOptions& asked, plan::Pla
                      absl::StrJoin(plan::ScheduleNames(), ", ")));
   }
   absl::StatusOr<std::string> text;
-  if (IsName(asked.asked)) {
+  if (!plan::IsScheduleFile(asked.asked)) {
     text = plan::ShowSchedule(asked.asked, request, asked.form);
   } else {
     MUSTER_ASSIGN_OR_RETURN(const std::string file, files.read_file(asked.asked));

@@ -111,6 +111,11 @@ TEST_F(TrainingBits, AreTheSameInEveryScheduleOfStagesAndBehindTheCheckpointOfAn
     EXPECT_EQ(HashOf(4, {"--plan=fsdp", "--stages=2", "--accumulation=2", flag}), expected)
         << schedule;
   }
+  WriteFile(Out("mine"),
+            "schedule mine\nmicro_batches 4\nstages_on_ranks 0 1\n"
+            "rank 0: F0.0 F0.1 B0.0 B0.1 F0.2 F0.3 B0.2 B0.3\n"
+            "rank 1: F1.0 F1.1 B1.0 B1.1 F1.2 F1.3 B1.2 B1.3\n");
+  EXPECT_EQ(HashOf(2, two + Arguments{absl::StrCat("--stage_schedule=", Out("mine"))}), expected);
   HashOf(2, two + Arguments{"--stage_schedule=interleaved", "--steps=3",
                             absl::StrCat("--save=", Out("turns"))});
   const std::string resume = absl::StrCat("--resume=", Out("turns"));

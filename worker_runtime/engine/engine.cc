@@ -8,6 +8,7 @@
 #include "worker_runtime/engine/cut_model.h"
 #include "worker_runtime/engine/engine_state.h"
 #include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/plan/schedules/generators.h"
 #include "worker_runtime/plan/stage_order.h"
 
 namespace muster {
@@ -78,7 +79,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
                                                             EngineOptions options) {
   if (plan::StagesPerRank(plan) > 1 && cut.stages() > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "plan: schedule ", plan.schedule, " has ", plan::StagesPerRank(plan),
+        "plan: schedule ", plan::NameOfSchedule(plan.schedule), " has ", plan::StagesPerRank(plan),
         " stages per rank, and a program that calls its stages itself has one; give Engine::Create "
         "a model in units, as Gpt::Units, or take 1f1b, gpipe or zb-h1"));
   }

@@ -15,6 +15,7 @@
 #include "worker_runtime/options/deepspeed_config.h"
 #include "worker_runtime/options/instructlab_config.h"
 #include "worker_runtime/plan/known_models.h"
+#include "worker_runtime/plan/schedules/generators.h"
 
 namespace muster::plan {
 namespace {
@@ -56,6 +57,7 @@ class Adding {
 
   absl::StatusOr<ConfigReport> Run() {
     MUSTER_RETURN_IF_ERROR(ReadFiles());
+    MUSTER_RETURN_IF_ERROR(ReadSchedule());
     for (const auto& [name, given] : line_.values) report_.sources[name] = given.source;
     // Some settings hold in one type alone, so the type comes first.
     for (const ConfigContents& contents : files_) {
@@ -97,6 +99,21 @@ class Adding {
     MUSTER_ASSIGN_OR_RETURN(const ConfigFileText file, Open(named->source, named->text()));
     if (named == line_.Find("deepspeed")) return AddDeepSpeed(file);
     return named == line_.Find("ilab") ? AddInstructLab(file) : AddAccelerate(file);
+  }
+
+  // Written anew, so that files which differ in remarks are one schedule.
+  absl::Status ReadSchedule() {
+    const auto given = line_.values.find("stage_schedule");
+    if (given == line_.values.end() || !IsScheduleFile(given->second.text())) {
+      return absl::OkStatus();
+    }
+    const std::string path = Expanded(given->second.text(), view_.home);
+    const absl::StatusOr<std::string> text = view_.read_file(path);
+    if (!text.ok()) return command_line::At(given->second.source, path, text.status());
+    const absl::StatusOr<Schedule> schedule = ParseSchedule(*text);
+    if (!schedule.ok()) return command_line::At(given->second.source, path, schedule.status());
+    given->second.texts = {FormatSchedule(*schedule)};
+    return absl::OkStatus();
   }
 
   absl::StatusOr<ConfigFileText> Open(const std::string& source, const std::string& path) const {

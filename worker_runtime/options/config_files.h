@@ -1,6 +1,7 @@
 // --deepspeed, --accelerate and --ilab: what a file says, put among the values of a command line.
-//
 // The command line is stronger than a file, and a file stronger than one that it names.
+//
+// --stage_schedule: a file's schedule, put in place of its path.
 //
 // Threads: pure.
 #pragma once
@@ -39,7 +40,8 @@ std::vector<command_line::Option> ConfigFileRows();
 
 // Adds to `line` what the files that it names say. `defaults` has the model's sizes without them.
 //
-// Errors: kInvalidArgument, kNotFound: as the readers of files, and what `view.read_file` says.
+// Errors: kInvalidArgument, kNotFound: as the readers of files and ParseSchedule, and what
+//         `view.read_file` says.
 absl::StatusOr<ConfigReport> AddConfigFiles(const command_line::Grammar& grammar,
                                             const PlanOptions& defaults, const ConfigView& view,
                                             command_line::CommandLine& line);

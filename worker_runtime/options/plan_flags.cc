@@ -50,7 +50,7 @@ absl::StatusOr<SumMode> ParseMode(const std::string& text) {
   return ParseNamed<SumMode>(text, {SumMode::kFast, SumMode::kOrdered});
 }
 
-absl::StatusOr<LearningRateSchedule::Kind> ParseSchedule(const std::string& text) {
+absl::StatusOr<LearningRateSchedule::Kind> ParseRateSchedule(const std::string& text) {
   using Kind = LearningRateSchedule::Kind;
   return ParseNamed<Kind>(
       text, {Kind::kConstant, Kind::kLinear, Kind::kCosine, Kind::kWarmup, Kind::kWarmupDecay});
@@ -210,7 +210,8 @@ std::vector<Option> PlanRows(PlanOptions& out) {
       {.name = "stage_schedule",
        .value_name = "S",
        .help = absl::StrCat("order in which the stages of a pipeline work: ",
-                            absl::StrJoin(plan::ScheduleNames(), ", "), Default(out.plan.schedule)),
+                            absl::StrJoin(plan::ScheduleNames(), ", "),
+                            ", or a file with a / or . in its path", Default(out.plan.schedule)),
        .read = Into(command_line::ParseName, out.plan.schedule),
        .field = "schedule"},
       {.name = "stages_per_rank",
@@ -514,7 +515,7 @@ std::vector<Option> UpdateRows(Plan& plan) {
        .help = "learning-rate schedule: constant, linear, cosine, or DeepSpeed's WarmupLR (warmup) "
                "and WarmupDecayLR (warmup_decay)" +
                Default(ToString(rate.kind)),
-       .read = Into(ParseSchedule, rate.kind),
+       .read = Into(ParseRateSchedule, rate.kind),
        .other_names = {"lr_schedule"},
        .field = "learning_rate.kind"},
       {.name = "schedule_steps",

@@ -29,8 +29,12 @@ constexpr int64_t kMostStagesOfRank = 64;
 
 absl::Status CheckSchedule(const Plan& plan) {
   const std::vector<std::string> names = plan::ScheduleNames();
-  const std::string name = absl::StrCat("'", absl::Utf8SafeCHexEscape(plan.schedule), "'");
-  if (std::find(names.begin(), names.end(), plan.schedule) == names.end()) {
+  const std::string name =
+      absl::StrCat("'", absl::Utf8SafeCHexEscape(plan::NameOfSchedule(plan.schedule)), "'");
+  if (plan::IsScheduleText(plan.schedule)) {
+    const absl::Status read = plan::ParseSchedule(plan.schedule).status();
+    if (!read.ok()) return absl::InvalidArgumentError(absl::StrCat("schedule: ", read.message()));
+  } else if (std::find(names.begin(), names.end(), plan.schedule) == names.end()) {
     return Bad("schedule", name, absl::StrJoin(names, ", "));
   }
   if (plan.stages == 1 && plan.schedule != Plan().schedule) {

@@ -13,6 +13,7 @@
 #include "worker_runtime/plan/held_memory.h"
 #include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/prove_program.h"
+#include "worker_runtime/plan/schedules/generators.h"
 #include "worker_runtime/plan/schedules/prove_schedule.h"
 #include "worker_runtime/plan/stage_order.h"
 
@@ -87,7 +88,9 @@ void AppendPlan(const PlanPageInput& input, std::string& page) {
                              input.world_size == 1 ? " rank:" : " ranks:"));
   for (const auto& [key, value] : Describe(input.options.plan)) {
     const auto source = input.sources.by_field.find(key);
-    absl::StrAppendFormat(&page, "  %-28s %-16s  %s\n", key, value,
+    const std::string shown =
+        key == "schedule" ? NameOfSchedule(input.options.plan.schedule) : value;
+    absl::StrAppendFormat(&page, "  %-28s %-16s  %s\n", key, shown,
                           source == input.sources.by_field.end() ? "default" : source->second);
   }
   Line(page, "hash", input.hash);
@@ -398,15 +401,13 @@ absl::Status CheckOffload(const PlanOptions& options, const PlanPageInput* job) 
     const std::string held =
         job == nullptr
             ? ""
-            : absl::StrCat(", ", ReadableBytes(At(MemoryOfRank(*job).figures.peak, arena)),
-                           " per rank, which would not be missing there if they could "
-                           "rest ",
-                           to_host ? "in the host's memory" : "on NVMe");
-    return absl::UnimplementedError(absl::StrCat(
-        "--", option, "=", ToString(residency), ": this version keeps ",
-        arena == Arena::kOptimizer ? "the optimizer" : "parameters", " on the device", held,
-        "; give --", option, "=none, and more ranks or --recompute=full where that does not fit",
-        to_host ? ", or train on the host with --device=cpu" : ""));
+            : absl::StrCat(" (", ReadableBytes(At(MemoryOfRank(*job).figures.peak, arena)),
+                           " per rank)");
+    return absl::UnimplementedError(
+        absl::StrCat("--", option, "=", ToString(residency), ": this version cannot offload ",
+                     arena == Arena::kOptimizer ? "the optimizer" : "parameters", held, "; give --",
+                     option, "=none, and more ranks or --recompute=full where that does not fit",
+                     to_host ? ", or train on the host with --device=cpu" : ""));
   };
   MUSTER_RETURN_IF_ERROR(check("offload_optimizer", options.offload.optimizer, Arena::kOptimizer));
   return check("offload_parameters", options.offload.parameters, Arena::kParameters);

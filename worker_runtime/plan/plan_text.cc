@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "worker_runtime/plan/update_plan.h"
 
 namespace muster {
@@ -113,7 +115,8 @@ PlanText Describe(const Plan& plan) {
   DescribeState("gradients", plan.gradients, text);
   DescribeState("optimizer", plan.optimizer, text);
   text.emplace_back("stages", plan.stages == 0 ? "one per rank" : absl::StrCat(plan.stages));
-  text.emplace_back("schedule", plan.schedule);
+  text.emplace_back("schedule",
+                    absl::StrReplaceAll(absl::StripSuffix(plan.schedule, "\n"), {{"\n", "; "}}));
   text.emplace_back("stages_per_rank", plan.stages_per_rank == 0
                                            ? "as the schedule has"
                                            : absl::StrCat(plan.stages_per_rank));

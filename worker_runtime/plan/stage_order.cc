@@ -197,6 +197,10 @@ bool SplitsBackward(const Schedule& schedule) {
 
 bool SplitsBackward(const Plan& plan) {
   if (plan.stages == 1) return false;
+  if (IsScheduleText(plan.schedule)) {
+    const absl::StatusOr<Schedule> schedule = ParseSchedule(plan.schedule);
+    return schedule.ok() && SplitsBackward(*schedule);
+  }
   Plan smallest = plan;
   smallest.accumulation = 1;
   const absl::StatusOr<Schedule> schedule = ScheduleOf(smallest, 2);

@@ -16,7 +16,7 @@
 
 namespace muster::plan {
 
-// Stages that each rank of a pipeline has in turn. A schedule whose name nobody knows has one.
+// Stages that each rank of a pipeline has in turn. A schedule that nobody knows has one.
 int StagesPerRank(const Plan& plan);
 // Stages that a model is cut into, over so many ranks.
 inline int StagesOver(const Plan& plan, int ranks) {
@@ -30,7 +30,7 @@ absl::Status CheckStagesPerRank(const Plan& plan);
 // no pipeline: it has the whole model, and goes backward after each forward pass.
 //
 // Errors: kInvalidArgument: plan.schedule is not known, or has no order for so many ranks, stages
-// and micro-batches; says what does.
+// and micro-batches (MakeSchedule); says what does.
 absl::StatusOr<Schedule> ScheduleOf(const Plan& plan, int ranks);
 
 // The stages of a rank of the pipeline, ascending.

@@ -72,7 +72,8 @@ struct Plan {
   // rest of this plan; 0: as many as there are ranks.
   int64_t stages = 1;
   // The order in which the stages work on micro-batches, by name: "1f1b", "gpipe", "interleaved",
-  // "zb-h1" or "zbv".
+  // "zb-h1" or "zbv"; or a schedule itself, a file's text as `muster plan --schedule_form=file`
+  // prints it.
   std::string schedule = "1f1b";
   // Each rank has so many stages in turn, so that the model is cut into as many times `stages`; 0:
   // as many as the schedule usually has, 2 of interleaved and zbv, else 1.

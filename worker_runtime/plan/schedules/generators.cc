@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/plan/schedules/prove_schedule.h"
 
 namespace muster::plan {
 namespace {
@@ -39,6 +42,29 @@ const Generator* Find(absl::string_view name) {
   return found == kGenerators.end() ? nullptr : &*found;
 }
 
+// Each rank has as many stages as the others: a model is cut by their product.
+absl::StatusOr<Schedule> ReadSchedule(absl::string_view text, const ScheduleShape& shape) {
+  MUSTER_ASSIGN_OR_RETURN(Schedule schedule, ParseSchedule(text));
+  const auto refuse = [&](const auto&... why) {
+    return absl::InvalidArgumentError(absl::StrCat("schedule ", schedule.name, why...));
+  };
+  if (schedule.num_ranks() != shape.ranks) {
+    return refuse(" is for ", schedule.num_ranks(), " ranks, and the pipeline has ", shape.ranks);
+  }
+  if (schedule.micro_batches != shape.micro_batches) {
+    return refuse(" is for ", schedule.micro_batches, " micro-batches, and a step has ",
+                  shape.micro_batches);
+  }
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    const auto stages = absl::c_count(schedule.rank_of_stage, rank);
+    if (stages == shape.stages_per_rank) continue;
+    return refuse(": rank ", rank, " has ", stages, stages == 1 ? " stage; " : " stages; ",
+                  shape.stages_per_rank, " are expected, as on every rank");
+  }
+  MUSTER_RETURN_IF_ERROR(ProveSchedule(schedule, PassCosts()).status());
+  return schedule;
+}
+
 }  // namespace
 
 std::vector<std::string> ScheduleNames() {
@@ -47,13 +73,30 @@ std::vector<std::string> ScheduleNames() {
   return names;
 }
 
-int UsualStagesPerRank(absl::string_view name) {
-  const Generator* const found = Find(name);
+bool IsScheduleText(absl::string_view schedule) { return absl::StrContains(schedule, '\n'); }
+
+std::string NameOfSchedule(absl::string_view schedule) {
+  if (!IsScheduleText(schedule)) return std::string(schedule);
+  const absl::StatusOr<Schedule> read = ParseSchedule(schedule);
+  return read.ok() ? read->name : "unreadable";
+}
+
+bool IsScheduleFile(absl::string_view asked) {
+  return absl::StrContains(asked, '/') || absl::StrContains(asked, '.');
+}
+
+int UsualStagesPerRank(absl::string_view schedule) {
+  if (IsScheduleText(schedule)) {
+    const absl::StatusOr<Schedule> read = ParseSchedule(schedule);
+    return read.ok() ? read->stages_per_rank() : 1;
+  }
+  const Generator* const found = Find(schedule);
   return found == nullptr ? 1 : found->usual_stages_per_rank;
 }
 
 absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, const ScheduleShape& shape) {
   MUSTER_CHECK(shape.ranks >= 1 && shape.stages_per_rank >= 1 && shape.micro_batches >= 1);
+  if (IsScheduleText(name)) return ReadSchedule(name, shape);
   const Generator* const found = Find(name);
   if (found == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -1,4 +1,5 @@
-// Schedules by the names that people know them by, one file for each.
+// Schedules by the names that people know them by, one file for each, and what a plan has as its
+// schedule: one of those names, or a schedule itself as FormatSchedule writes it.
 //
 // Threads: pure.
 #pragma once
@@ -52,14 +53,23 @@ absl::StatusOr<Schedule> ZeroBubbleV(const ScheduleShape& shape);
 // "gpipe", "1f1b", "interleaved", "zb-h1", "zbv".
 std::vector<std::string> ScheduleNames();
 
-// Stages per rank that a schedule takes where nobody says how many.
-int UsualStagesPerRank(absl::string_view name);
+// Whether a plan's schedule is one itself, and no name.
+bool IsScheduleText(absl::string_view schedule);
+// The name, or what a schedule calls itself.
+std::string NameOfSchedule(absl::string_view schedule);
 
-// The schedule of one of those names; - and _ and upper and lower case are alike.
+// Whether somebody who says which schedule means a file: it has a / or a . in it.
+bool IsScheduleFile(absl::string_view asked);
+
+// Stages per rank that a plan's schedule takes where nobody says how many.
+int UsualStagesPerRank(absl::string_view schedule);
+
+// The schedule of one of those names, in which - and _ and upper and lower case are alike, or the
+// one whose text this is.
 //
 // Errors: kInvalidArgument: no such name (with the nearest one), more than kMostPasses, or as the
-// generator refuses.
-absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, const ScheduleShape& shape);
+// generator refuses; a schedule of another shape, or as ParseSchedule and ProveSchedule refuse.
+absl::StatusOr<Schedule> MakeSchedule(absl::string_view schedule, const ScheduleShape& shape);
 
 // What a generator with one stage per rank refuses. Errors: as above.
 absl::Status CheckOneStagePerRank(absl::string_view name, const ScheduleShape& shape);

@@ -14,8 +14,7 @@ namespace muster::plan {
 namespace {
 
 constexpr char kEngineToday[] =
-    "muster-train runs those that have names (--stage_schedule); files are planned and proven "
-    "only.\n";
+    "muster-train runs any of them, edited ones too: --stage_schedule=NAME or FILE.\n";
 
 // Costs of a pass of one stage, of a rank that has so many: times in parts of `unit` of what the
 // request's costs are in.

@@ -377,7 +377,9 @@ TEST(PlanConfig, TakesOffloadingToTheHostForWhatItIsOnTheHost) {
                                     "\"offload_optimizer\": { \"nvme_path\": \"/x\", \"device\": "
                                     "\"nvme\""}}),
                         {"--world_size=2"}),
-              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("on NVMe")));
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("--offload_optimizer=nvme: this version cannot offload the "
+                                 "optimizer (")));
 }
 
 TEST(PlanConfig, RefusesStagesThatTwoFilesSayDifferently) {

@@ -181,7 +181,7 @@ TEST(PipelineSchedules, AreComparedOverRanksThatAreEachOneStage) {
               IsOkAndHolds(AllOf(HasSubstr("over 4 ranks and 8 micro-batches"),
                                  ContainsRegex("1f1b +1 +33 +9 +3/11 = 27.3 % +4 +48"),
                                  ContainsRegex("zb-h1 +1 +27 +3 +1/9 = 11.1 % +4 +48"),
-                                 HasSubstr("muster-train runs those that have names"))));
+                                 HasSubstr("muster-train runs any of them"))));
   EXPECT_THAT(PlanCommandText({"--pipeline_schedule=all", "--world_size=8", "--stages=2"}),
               IsOkAndHolds(HasSubstr("over 2 ranks and 1 micro-batches")));
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "muster/engine.h"
 #include "muster/gpt.h"
 #include "tests/support/files.h"
@@ -118,6 +119,40 @@ absl::Status Refusal(const Setting& setting) {
              setting.ranks(),
              [&](Communicator& world) { return TrainRank(world, setting, 1, "", ""); })[0]
       .status;
+}
+
+// What a user may write: GPipe twice in a step, which keeps half of what GPipe keeps.
+std::string TwoHalves(int64_t micro_batches) {
+  std::string text =
+      absl::StrCat("schedule halves\nmicro_batches ", micro_batches, "\nstages_on_ranks 0 1\n");
+  for (const int rank : {0, 1}) {
+    absl::StrAppend(&text, "rank ", rank, ":");
+    for (const int64_t first : {int64_t{0}, micro_batches / 2}) {
+      for (const char* pass : {"F", "B"}) {
+        for (int64_t i = 0; i < micro_batches / 2; ++i) {
+          absl::StrAppend(&text, " ", pass, rank, ".", first + i);
+        }
+      }
+    }
+    text.push_back('\n');
+  }
+  return text;
+}
+
+TEST(WrittenSchedule, HasTheBitsOfOneProcess) {
+  const Outcome one = Trained({}, 3);
+  for (const int replicas : {1, 2}) {
+    const Setting setting = {.schedule = TwoHalves(kMicroBatches / replicas),
+                             .places = 2,
+                             .replicas = replicas,
+                             .preset = replicas == 1 ? "ddp" : "zero-3"};
+    const Outcome outcome = Trained(setting, 3);
+    EXPECT_EQ(outcome.hash, one.hash) << Name(setting);
+    EXPECT_EQ(outcome.losses, one.losses) << Name(setting);
+  }
+  EXPECT_THAT(Refusal({.schedule = TwoHalves(4), .places = 2}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("schedule halves is for 4 micro-batches, and a step has 8")));
 }
 
 class EverySchedule : public ::testing::TestWithParam<const char*> {};

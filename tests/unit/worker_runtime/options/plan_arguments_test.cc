@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
 
 namespace muster {
@@ -29,12 +34,35 @@ TEST(PlanFromArguments, RefusesWhatCanOnlyBePlannedAndNamesTheOption) {
                              HasSubstr("or the name of a gpt2"))));
   EXPECT_THAT(PlanFromArguments({"--device=cuda", "--offload_optimizer=cpu"}, {}),
               StatusIs(absl::StatusCode::kUnimplemented,
-                       AllOf(HasSubstr("--offload_optimizer=cpu: this version keeps the optimizer "
-                                       "on the device; give --offload_optimizer=none"),
+                       AllOf(HasSubstr("--offload_optimizer=cpu: this version cannot offload the "
+                                       "optimizer; give --offload_optimizer=none"),
                              HasSubstr("--device=cpu"))));
   EXPECT_THAT(PlanFromArguments({"--offload_parameters=nvme"}, {}),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("--offload_parameters=none")));
   EXPECT_THAT(PlanFromArguments({"--offload_optimizer=cpu"}, {}), IsOk());
+}
+
+TEST(PlanFromArguments, ReadsAScheduleThatIsAFile) {
+  const testing::TemporaryDirectory directory;
+  const std::string path = directory.File("my.schedule");
+  const std::string flag = absl::StrCat("--stage_schedule=", path);
+  const auto refusal = [](const std::vector<std::string>& arguments) {
+    return std::string(PlanFromArguments(arguments, {.world_size = 2}).status().message());
+  };
+  EXPECT_THAT(refusal({"--stages=2", flag}), HasSubstr(absl::StrCat(flag, ": ")));
+  testing::WriteFile(path,
+                     "# edited\nschedule mine\nmicro_batches 2\nstages_on_ranks 0 1\n"
+                     "rank 0: F0.0  F0.1 B0.0 B0.1\nrank 1: F1.0 B1.0 F1.1 B1.1\n");
+  const auto asked = PlanFromArguments({"--stages=2", flag, "--accumulation=2"}, {.world_size = 2});
+  ASSERT_THAT(asked, IsOk());
+  EXPECT_EQ(asked->plan.schedule,
+            "schedule mine\nmicro_batches 2\nstages_on_ranks 0 1\n"
+            "rank 0: F0.0 F0.1 B0.0 B0.1\nrank 1: F1.0 B1.0 F1.1 B1.1\n");
+  EXPECT_THAT(refusal({flag}), HasSubstr("1f1b where there is one stage"));
+  testing::WriteFile(path, "schedule mine\nmicro_batches 0\n");
+  EXPECT_EQ(
+      refusal({"--stages=2", flag}),
+      absl::StrCat(flag, ": line 2: micro_batches is followed by a whole number of at least 1"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/status_matchers.h"
 
 namespace muster {
@@ -42,6 +43,21 @@ void ExpectRefused(const Change& change, const std::string& message) {
 }
 
 TEST(PlanValidate, AcceptsTheDefaults) { EXPECT_THAT(Plan().Validate(), IsOk()); }
+
+TEST(PlanValidate, TakesTheTextOfAScheduleOrSaysTheLineThatIsWrong) {
+  const auto change = [](const std::string& stages) {
+    return [stages](Plan& p) {
+      p.stages = 2;
+      p.schedule = absl::StrCat("schedule mine\nmicro_batches 1\nstages_on_ranks ", stages,
+                                "\nrank 0: F0.0 B0.0\nrank 1: F1.0 B1.0\n");
+    };
+  };
+  EXPECT_THAT(PlanWith(change("0 1")).Validate(), IsOk());
+  EXPECT_EQ(MapOf(PlanWith(change("0 1")))["schedule"],
+            "schedule mine; micro_batches 1; stages_on_ranks 0 1; rank 0: F0.0 B0.0; "
+            "rank 1: F1.0 B1.0");
+  ExpectRefused(change("0 one"), "schedule: line 3: 'one' is not the number of a rank");
+}
 
 TEST(PlanValidate, RefusesNumbersThatAreNoneByTheirField) {
   for (const double bad : {kNaN, kInfinity, -kInfinity}) {

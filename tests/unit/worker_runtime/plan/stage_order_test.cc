@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,40 @@ TEST(ScheduleOf, IsThePlansOrOneForwardOneBackwardOfOneRank) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("interleaved has several")));
   EXPECT_THAT(ScheduleOf(PlanWith("interleaved", 5), 2).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the nearest")));
+}
+
+TEST(ScheduleOf, IsTheOneWhoseTextThePlanHas) {
+  const Schedule turns =
+      *MakeSchedule("interleaved", {.ranks = 2, .stages_per_rank = 2, .micro_batches = 4});
+  Plan plan = PlanWith(FormatSchedule(turns), 4);
+  EXPECT_EQ(*ScheduleOf(plan, 2), turns);
+  EXPECT_EQ(StagesOver(plan, 2), 4);
+  EXPECT_FALSE(SplitsBackward(plan));
+  EXPECT_EQ(ScheduleOf(plan, 1)->num_stages(), 1);
+  EXPECT_THAT(ScheduleOf(plan, 4).status().message(),
+              HasSubstr("schedule interleaved is for 2 ranks, and the pipeline has 4"));
+  plan.accumulation = 5;
+  EXPECT_THAT(ScheduleOf(plan, 2).status().message(),
+              HasSubstr("schedule interleaved is for 4 micro-batches, and a step has 5"));
+  plan = PlanWith(FormatSchedule(*MakeSchedule("zb-h1", {.ranks = 2, .micro_batches = 4})), 4);
+  EXPECT_TRUE(SplitsBackward(plan));
+  plan.stages_per_rank = 2;
+  EXPECT_THAT(ScheduleOf(plan, 2).status().message(),
+              HasSubstr("schedule zb-h1: rank 0 has 1 stage; 2 are expected"));
+}
+
+TEST(ScheduleOf, RefusesTextsOfSchedulesThatCannotRun) {
+  const auto refusal = [](const std::string& text) {
+    return std::string(ScheduleOf(PlanWith(text, 1), 2).status().message());
+  };
+  EXPECT_THAT(refusal("schedule mine\nmicro_batches 1\n"), HasSubstr("stages_on_ranks"));
+  EXPECT_THAT(refusal("schedule mine\nmicro_batches 1\nstages_on_ranks 0 1\n"
+                      "rank 0: B0.0 F0.0\nrank 1: F1.0 B1.0\n"),
+              HasSubstr("B0.0"))
+      << "it would hang";
+  EXPECT_THAT(refusal("schedule mine\nmicro_batches 1\nstages_on_ranks 0 1 1\n"
+                      "rank 0: F0.0 B0.0\nrank 1: F1.0 F2.0 B2.0 B1.0\n"),
+              HasSubstr("schedule mine: rank 0 has 1 stage; 2 are expected, as on every rank"));
 }
 
 TEST(PassesOf, ReceiveWhatTheyNeedInTheOrderOfItsSender) {

@@ -93,7 +93,7 @@ TEST(DrawSvg, DrawsEveryPassOnce) {
 
 TEST(CompareSchedules, SaysWhatEachCostsOrWhyNot) {
   EXPECT_THAT(CompareSchedules({.ranks = 4, .micro_batches = 9}),
-              IsOkAndHolds(AllOf(HasSubstr("muster-train runs those that have names"),
+              IsOkAndHolds(AllOf(HasSubstr("muster-train runs any of them"),
                                  HasSubstr("interleaved   no: interleaved over 4 ranks cannot"),
                                  HasSubstr("1/4 = 25 %"))));
 }
