@@ -122,7 +122,7 @@ absl::Status Updater::JudgeScale(bool overflow) {
   if (skipped < plan::SkippedStepsMax(rig_.plan.loss_scaling.kind)) return absl::OkStatus();
   const bool is_static = rig_.plan.loss_scaling.kind == LossScaling::Kind::kStatic;
   return NormError(absl::StrCat(
-      "this is step ", skipped, " in a row that is skipped, at a loss scale of ", scale, ": give ",
+      skipped, " consecutive steps were skipped at a loss scale of ", scale, ": give ",
       is_static ? "a lower scale, one that adapts (--loss_scale=torch or deepspeed), or"
                 : "a lower learning rate, or",
       " train in bf16 or f32"));

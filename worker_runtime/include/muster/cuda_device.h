@@ -36,7 +36,7 @@ struct CudaDeviceOptions {
   bool same_bits = false;
 };
 
-// That this process may use.
+// The number of GPUs that this process may use.
 //
 // Errors: kUnavailable: no driver. kUnimplemented: this program is linked without CUDA.
 absl::StatusOr<int> CountCudaDevices();

@@ -143,7 +143,7 @@ TEST(SixteenBits, EndAfterTwentySkippedStepsInARowAndSayWhatToDo) {
     EXPECT_THAT(end.status,
                 StatusIs(absl::StatusCode::kFailedPrecondition,
                          AllOf(HasSubstr("step 20: the gradient is not finite, first in "),
-                               HasSubstr("20 in a row that is skipped"),
+                               HasSubstr("20 consecutive steps were skipped "),
                                HasSubstr("at a loss scale of 1.07374e+09: give a lower scale"))));
   }
 }
