@@ -186,21 +186,25 @@ TEST_F(TorchSurvive, TheGuidesProgramRunsUnderAnyLauncher) {
 TEST_F(TorchSurvive, NoThreadOfTheGroupIsLeftAsPythonEnds) {
   const std::string script = PythonScript(
       "ends.py",
-      "import atexit, glob, sys\n"
-      "def say_threads():\n"
-      "    names = [open(path).read() for path in glob.glob('/proc/self/task/*/comm')]\n"
-      "    print('gloo', sum('gloo' in name for name in names))\n"
-      "atexit.register(say_threads)\n"
+      "import atexit, glob, sys, time\n"
+      "def name_of(path):\n"
+      "    try: return open(path).read()\n"
+      "    except OSError: return ''  # it has ended\n"
+      "def threads():\n"
+      "    return sum('gloo' in name_of(path) for path in glob.glob('/proc/self/task/*/comm'))\n"
+      "atexit.register(lambda: print('left', threads()))\n"
       "import torch\n"
       "from muster import survive\n"
       "job = survive.Job(torch.nn.Linear(4, 4))\n"
       "def train(step): job.model(torch.ones(3, 4)).sum().backward()\n"
-      "for step, loss in job.run(train, 3): say_threads()\n"
+      "for step, loss in job.run(train, 3):\n"
+      "    while not threads(): time.sleep(0.01)  # each names itself when it first runs\n"
+      "    print('step', step)\n"
       "if sys.argv[1:]: torch.distributed.destroy_process_group()\n");
   for (const Arguments& how : {Arguments{}, Arguments{"itself"}}) {
     const SubprocessResult result = Start(Arguments{"run", script} + how, WithTorch()).Wait(kLong);
     EXPECT_THAT(result, ExitsWith(0));
-    EXPECT_THAT(result.out, HasSubstr("gloo 3\ngloo 3\ngloo 3\ngloo 0\n"));
+    EXPECT_THAT(result.out, HasSubstr("step 2\nleft 0\n"));
   }
 }
 
