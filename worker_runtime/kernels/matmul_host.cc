@@ -1,6 +1,7 @@
 // Products in float and bf16 by oneDNN, kept to the thread of the caller.
 #include "worker_runtime/kernels/matmul.h"
 
+#include <signal.h>
 #include <dnnl.hpp>
 
 #include <string>
@@ -16,16 +17,36 @@ extern "C" void omp_set_num_threads(int);
 namespace muster::kernels {
 namespace {
 
-// One product, one thread: OpenMP's setting is the calling thread's, and is put back.
+// The signals that are blocked during a product: all but those by which a fault is reported.
+sigset_t SignalsToBlock() {
+  sigset_t signals;
+  sigfillset(&signals);
+  for (const int fault : {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP}) {
+    sigdelset(&signals, fault);
+  }
+  return signals;
+}
+
+// One product, one thread, no signal handler. OpenMP's setting and the signal mask are the calling
+// thread's, and are put back. oneDNN 2.6's sgemm keeps values further below the stack pointer than
+// the 128 bytes that the x86-64 ABI protects, and the frame of a handler would overwrite them.
 class OneThread {
  public:
-  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread() : threads_(omp_get_max_threads()) {
+    static const sigset_t blocked = SignalsToBlock();
+    pthread_sigmask(SIG_BLOCK, &blocked, &signals_);
+    omp_set_num_threads(1);
+  }
+  ~OneThread() {
+    omp_set_num_threads(threads_);
+    pthread_sigmask(SIG_SETMASK, &signals_, nullptr);
+  }
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;
 
  private:
-  const int before_;
+  const int threads_;
+  sigset_t signals_;
 };
 
 const char* Why(dnnl_status_t status) {

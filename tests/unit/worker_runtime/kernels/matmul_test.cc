@@ -1,4 +1,6 @@
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/time.h>
 
 #include <thread>
 
@@ -170,6 +172,40 @@ TEST(Matmul, HasTheSameBitsInSeveralThreadsAtOnce) {
   for (auto& result : results) threads.emplace_back([&] { result = RunMatmul<float>(c, 0); });
   for (auto& thread : threads) thread.join();
   for (const auto& result : results) EXPECT_TRUE(SameBits(result, expected));
+}
+
+volatile sig_atomic_t signals_handled = 0;
+
+// A handler of the program on the stack of whoever is interrupted, every 50 microseconds.
+class SignalsAllTheTime {
+ public:
+  SignalsAllTheTime() {
+    signals_handled = 0;
+    struct sigaction action = {};
+    action.sa_handler = [](int) { signals_handled = signals_handled + 1; };
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGALRM, &action, &before_);
+    const itimerval often = {.it_interval = {.tv_sec = 0, .tv_usec = 50},
+                             .it_value = {.tv_sec = 0, .tv_usec = 50}};
+    setitimer(ITIMER_REAL, &often, nullptr);
+  }
+  ~SignalsAllTheTime() {
+    const itimerval never = {};
+    setitimer(ITIMER_REAL, &never, nullptr);
+    sigaction(SIGALRM, &before_, nullptr);
+  }
+
+ private:
+  struct sigaction before_ = {};
+};
+
+TEST(Matmul, IsNotDisturbedByTheSignalsOfTheProgram) {
+  const Case c = {{65, 129, 77}};
+  const auto expected = RunMatmul<float>(c, 0);
+  const SignalsAllTheTime signals;
+  for (int products = 0; products < 2000 || signals_handled < 500; ++products) {
+    ASSERT_TRUE(SameBits(RunMatmul<float>(c, 0), expected)) << products;
+  }
 }
 
 }  // namespace
