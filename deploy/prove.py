@@ -70,8 +70,9 @@ PHASES = {
     "release": command(DEV, "release"),
     # About an hour each.
     "soak": soak_of(lambda labels: not labels & {"peers", "long"}),
-    "soak, peers": soak_of(lambda labels: "peers" in labels),
+    "soak, peers": soak_of(lambda labels: "peers" in labels and "long" not in labels),
     "soak, long tests": soak_of(lambda labels: "long" in labels and "peers" not in labels),
+    "soak, long tests of peers": soak_of(lambda labels: {"long", "peers"} <= labels),
 }
 
 
