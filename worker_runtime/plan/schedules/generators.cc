@@ -49,11 +49,12 @@ absl::StatusOr<Schedule> ReadSchedule(absl::string_view text, const ScheduleShap
     return absl::InvalidArgumentError(absl::StrCat("schedule ", schedule.name, why...));
   };
   if (schedule.num_ranks() != shape.ranks) {
-    return refuse(" is for ", schedule.num_ranks(), " ranks, and the pipeline has ", shape.ranks);
+    return refuse(" is for ", schedule.num_ranks(), " ranks, and the pipeline has ", shape.ranks,
+                  "; give --stages=", schedule.num_ranks());
   }
   if (schedule.micro_batches != shape.micro_batches) {
     return refuse(" is for ", schedule.micro_batches, " micro-batches, and a step has ",
-                  shape.micro_batches);
+                  shape.micro_batches, "; give --accumulation=", schedule.micro_batches);
   }
   for (int rank = 0; rank < shape.ranks; ++rank) {
     const auto stages = absl::c_count(schedule.rank_of_stage, rank);

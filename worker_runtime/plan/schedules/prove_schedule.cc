@@ -367,31 +367,34 @@ std::string RingText(const Schedule& schedule, Walk& walk) {
   return absl::StrJoin(parts, "; ");
 }
 
-// One pass that is put before the one at which its rank stands, as few places as possible.
-struct Move {
-  int rank = 0;
-  StagePass pass;
-  StagePass before;
-};
+bool Ends(const Schedule& schedule) {
+  if (!CheckPasses(schedule).ok()) return false;
+  const LoweredSchedule lowered = LowerSchedule(schedule);
+  return Walk(schedule, lowered, {}).Run();
+}
 
-std::optional<Move> SmallestMove(const Schedule& schedule, const Walk& stuck) {
-  constexpr size_t kMostPlaces = 64;
+// "F0.2 put before B0.0 on rank 0": the change that lets `schedule` end and moves one pass by as
+// few places as possible, a later one before the pass at which its rank stands or that pass
+// behind a later one. Nothing if there is none, or the search would take too long.
+std::optional<std::string> SmallestMove(const Schedule& schedule, const Walk& stuck) {
+  constexpr int64_t kMostPlaces = 64;
   constexpr int64_t kMostWork = 20'000'000;  // passes walked
   int64_t work = 0;
-  for (size_t places = 1; places <= kMostPlaces; ++places) {
+  for (int64_t places = 1; places <= kMostPlaces; ++places) {
     for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
-      const size_t at = stuck.NumDone(rank);
-      if (at + places >= schedule.passes[rank].size()) continue;
-      if ((work += schedule.num_passes()) > kMostWork) return std::nullopt;
-      Schedule moved = schedule;
-      std::vector<StagePass>& passes = moved.passes[rank];
-      const auto begin = passes.begin() + static_cast<int64_t>(at);
-      std::rotate(begin, begin + static_cast<int64_t>(places),
-                  begin + static_cast<int64_t>(places) + 1);
-      if (!CheckPasses(moved).ok()) continue;
-      const LoweredSchedule lowered = LowerSchedule(moved);
-      if (Walk(moved, lowered, {}).Run()) {
-        return Move{rank, passes[at], schedule.passes[rank][at]};
+      const std::vector<StagePass>& passes = schedule.passes[rank];
+      const auto at = static_cast<int64_t>(stuck.NumDone(rank));
+      if (at + places >= static_cast<int64_t>(passes.size())) continue;
+      for (const bool is_earlier : {true, false}) {
+        if ((work += schedule.num_passes()) > kMostWork) return std::nullopt;
+        Schedule moved = schedule;
+        const auto first = moved.passes[rank].begin() + at;
+        std::rotate(first, is_earlier ? first + places : first + 1, first + places + 1);
+        if (!Ends(moved)) continue;
+        const std::string now = ToString(passes[at]), later = ToString(passes[at + places]);
+        return absl::StrCat(
+            is_earlier ? later + " put before " + now : now + " put behind " + later, " on rank ",
+            rank);
       }
     }
   }
@@ -468,12 +471,9 @@ absl::StatusOr<ScheduleProof> ProveSteps(const Schedule& schedule, const Lowered
   MUSTER_RETURN_IF_ERROR(CheckTransfers(schedule, steps));
   Walk walk(schedule, steps, costs);
   if (walk.Run()) return walk.Take();
-  const std::optional<Move> move = SmallestMove(schedule, walk);
-  return Broken(RingText(schedule, walk),
-                move
-                    ? absl::StrCat("; with ", ToString(move->pass), " put before ",
-                                   ToString(move->before), " on rank ", move->rank, " it would end")
-                    : "; no pass that is put elsewhere mends it alone");
+  const std::optional<std::string> move = SmallestMove(schedule, walk);
+  return Broken(RingText(schedule, walk), move ? "; with " + *move + " it would end"
+                                               : "; no pass that is put elsewhere mends it alone");
 }
 
 absl::StatusOr<ScheduleProof> ProveSchedule(const Schedule& schedule, const PassCosts& costs) {

@@ -47,11 +47,14 @@ TEST(ScheduleOf, IsTheOneWhoseTextThePlanHas) {
   EXPECT_EQ(StagesOver(plan, 2), 4);
   EXPECT_FALSE(SplitsBackward(plan));
   EXPECT_EQ(ScheduleOf(plan, 1)->num_stages(), 1);
-  EXPECT_THAT(ScheduleOf(plan, 4).status().message(),
-              HasSubstr("schedule interleaved is for 2 ranks, and the pipeline has 4"));
+  EXPECT_THAT(
+      ScheduleOf(plan, 4).status().message(),
+      HasSubstr("schedule interleaved is for 2 ranks, and the pipeline has 4; give --stages=2"));
   plan.accumulation = 5;
-  EXPECT_THAT(ScheduleOf(plan, 2).status().message(),
-              HasSubstr("schedule interleaved is for 4 micro-batches, and a step has 5"));
+  EXPECT_THAT(
+      ScheduleOf(plan, 2).status().message(),
+      HasSubstr(
+          "schedule interleaved is for 4 micro-batches, and a step has 5; give --accumulation=4"));
   plan = PlanWith(FormatSchedule(*MakeSchedule("zb-h1", {.ranks = 2, .micro_batches = 4})), 4);
   EXPECT_TRUE(SplitsBackward(plan));
   plan.stages_per_rank = 2;

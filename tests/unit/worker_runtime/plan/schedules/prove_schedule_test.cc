@@ -46,6 +46,11 @@ void PutBefore(Schedule& schedule, int rank, const StagePass& pass, const StageP
   schedule.passes[rank].insert(Find(schedule, rank, before), pass);
 }
 
+void PutBehind(Schedule& schedule, int rank, const StagePass& pass, const StagePass& other) {
+  Leave(schedule, rank, pass);
+  schedule.passes[rank].insert(Find(schedule, rank, other) + 1, pass);
+}
+
 constexpr PassKind kF = PassKind::kForward;
 constexpr PassKind kB = PassKind::kBackward;
 constexpr PassKind kI = PassKind::kInputGradient;
@@ -94,7 +99,15 @@ TEST(ProveSchedule, FindsTwoOrdersAndTheSmallestChangeThatEnds) {
                               HasSubstr("with F0.2 put before B0.0 on rank 0 it would end")));
 }
 
-// Every pass of every rank put anywhere else: what is refused with a change ends with that change.
+// No pass put earlier mends a backward pass in front of all forward passes.
+TEST(ProveSchedule, ProposesAPassToPutLater) {
+  Schedule schedule = Made("gpipe", 2, 2);
+  PutBefore(schedule, 0, {kB, 0, 0}, {kF, 0, 0});
+  ExpectBroken(schedule, "with B0.0 put behind F0.1 on rank 0 it would end");
+}
+
+// Every pass of every rank put anywhere else: what would hang is refused with a change with which
+// it ends, since the way back is one.
 TEST(ProveSchedule, ProposesChangesThatEnd) {
   int mended = 0;
   for (const char* name : {"1f1b", "zb-h1", "zbv", "interleaved"}) {
@@ -111,23 +124,26 @@ TEST(ProveSchedule, ProposesChangesThatEnd) {
           const absl::StatusOr<ScheduleProof> proof = ProveSchedule(moved, {});
           if (proof.ok()) continue;
           const std::string message(proof.status().message());
-          const size_t at = message.find("; with ");
-          if (at == std::string::npos) continue;
+          if (message.find(" stands at ") == std::string::npos) continue;
+          const size_t at = std::min(message.find("; with "), message.size());
           char kinds[2] = {};
+          char side[8] = {};
           StagePass put;
-          StagePass before;
+          StagePass other;
           int where = 0;
           ASSERT_EQ(std::sscanf(message.c_str() + at,
-                                "; with %c%d.%ld put before %c%d.%ld on rank %d it would end",
-                                &kinds[0], &put.stage, &put.micro_batch, &kinds[1], &before.stage,
-                                &before.micro_batch, &where),
-                    7)
+                                "; with %c%d.%ld put %7s %c%d.%ld on rank %d it would end",
+                                &kinds[0], &put.stage, &put.micro_batch, side, &kinds[1],
+                                &other.stage, &other.micro_batch, &where),
+                    8)
               << message;
           for (const PassKind kind : {kF, kB, kI, kW}) {
             if (LetterOf(kind) == kinds[0]) put.kind = kind;
-            if (LetterOf(kind) == kinds[1]) before.kind = kind;
+            if (LetterOf(kind) == kinds[1]) other.kind = kind;
           }
-          PutBefore(moved, where, put, before);
+          const std::string word = side;
+          ASSERT_THAT(word, testing::AnyOf("before", "behind"));
+          (word == "before" ? PutBefore : PutBehind)(moved, where, put, other);
           EXPECT_THAT(ProveSchedule(moved, {}), IsOk()) << message;
           ++mended;
         }
