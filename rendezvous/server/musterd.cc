@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "asio/executor_work_guard.hpp"
 #include "asio/io_context.hpp"
@@ -70,28 +71,22 @@ std::string InWords(const MusterdOptions& options, size_t num_jobs) {
 
 // Where the server listens: on sockets of a service manager, or else at --listen.
 struct Listening {
-  Endpoint first;  // of several
+  int port = 0;  // of the first
   std::string words;
-  bool is_passed = false;
 };
 
 absl::StatusOr<Listening> Listen(RendezvousServer& server, const Endpoint& wanted,
-                                 std::vector<PassedSocket> passed) {
+                                 std::vector<UniqueFd> passed) {
   if (passed.empty()) {
     MUSTER_ASSIGN_OR_RETURN(const int port, server.Listen(wanted.host, wanted.port));
-    const Endpoint at{.host = wanted.host, .port = port};
-    return Listening{.first = at, .words = ToString(at)};
+    return Listening{port, ToString(Endpoint{.host = wanted.host, .port = port})};
   }
-  Listening out{.first = passed.front().address, .is_passed = true};
-  std::vector<UniqueFd> sockets;
-  for (PassedSocket& each : passed) {
-    absl::StrAppend(&out.words, sockets.empty() ? "" : " and ", ToString(each.address));
-    sockets.push_back(std::move(each.socket));
-  }
-  out.words += sockets.size() == 1 ? ", a socket of the service manager"
-                                   : ", sockets of the service manager";
-  MUSTER_RETURN_IF_ERROR(server.ListenOn(std::move(sockets)));
-  return out;
+  MUSTER_ASSIGN_OR_RETURN(const auto addresses, server.ListenOn(std::move(passed)));
+  const auto as_text = [](std::string* out, const Endpoint& each) { *out += ToString(each); };
+  return Listening{
+      addresses.front().port,
+      absl::StrCat(absl::StrJoin(addresses, " and ", as_text),
+                   addresses.size() == 1 ? ", a socket" : ", sockets", " of the service manager")};
 }
 
 int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
@@ -127,12 +122,13 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
   signals.async_wait([&](const asio::error_code&, int) {
     server->Shutdown(kShutdownTime, [&loop] { loop.stop(); });
   });
+  const bool is_passed = !passed->empty();
   const auto listening = Listen(*server, options.listen, *std::move(passed));
   if (!listening.ok()) return Fail(listening.status());
-  const int port = listening->first.port;
+  const int port = listening->port;
   // Who takes any free port comes back to another one, and a service manager keeps its own.
   std::optional<PortMark> mark;
-  if (options.listen.port != 0 && !listening->is_passed) mark.emplace(loop, port);
+  if (options.listen.port != 0 && !is_passed) mark.emplace(loop, port);
   if (mark && !mark->trouble().empty()) {
     log::Write(log::Level::kWarning, "port_mark", mark->trouble());
   }

@@ -1,7 +1,6 @@
 #include "rendezvous/server/passed_sockets.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,7 +9,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "asio/ip/tcp.hpp"
 #include "proto/base/status_macros.h"
 
 namespace muster::rendezvous {
@@ -25,7 +23,7 @@ int Option(int socket, int name) {
   return ::getsockopt(socket, SOL_SOCKET, name, &value, &length) == 0 ? value : -1;
 }
 
-absl::StatusOr<PassedSocket> Take(int number) {
+absl::StatusOr<UniqueFd> Take(int number) {
   UniqueFd socket(number);
   const int family = Option(number, SO_DOMAIN);
   if ((family != AF_INET && family != AF_INET6) || Option(number, SO_TYPE) != SOCK_STREAM ||
@@ -35,17 +33,13 @@ absl::StatusOr<PassedSocket> Take(int number) {
                      "socket unit needs ListenStream=PORT, and Accept=no"));
   }
   ::fcntl(number, F_SETFD, FD_CLOEXEC);
-  asio::ip::tcp::endpoint address;
-  socklen_t length = static_cast<socklen_t>(address.capacity());
-  if (::getsockname(number, address.data(), &length) == 0) address.resize(length);
-  return PassedSocket{std::move(socket), Endpoint{.host = address.address().to_string(),
-                                                  .port = static_cast<int>(address.port())}};
+  return socket;
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<PassedSocket>> TakePassedSockets(const EnvironmentMap& environment) {
-  std::vector<PassedSocket> taken;
+absl::StatusOr<std::vector<UniqueFd>> TakePassedSockets(const EnvironmentMap& environment) {
+  std::vector<UniqueFd> taken;
   const std::string* const pid = FindVariable(environment, "LISTEN_PID");
   const std::string* const number = FindVariable(environment, "LISTEN_FDS");
   if (pid == nullptr || number == nullptr || *pid != absl::StrCat(::getpid())) return taken;
@@ -55,7 +49,7 @@ absl::StatusOr<std::vector<PassedSocket>> TakePassedSockets(const EnvironmentMap
         absl::StrCat("LISTEN_FDS=", *number, ": expected a number from 0 to ", kMost));
   }
   for (int i = 0; i < count; ++i) {
-    MUSTER_ASSIGN_OR_RETURN(PassedSocket socket, Take(kFirst + i));
+    MUSTER_ASSIGN_OR_RETURN(UniqueFd socket, Take(kFirst + i));
     taken.push_back(std::move(socket));
   }
   return taken;

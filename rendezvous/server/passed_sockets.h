@@ -5,21 +5,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/base/endpoint.h"
 #include "proto/base/environment.h"
 #include "proto/io/unique_fd.h"
 
 namespace muster::rendezvous {
 
-struct PassedSocket {
-  UniqueFd socket;
-  Endpoint address;  // on which it listens, numeric
-};
-
 // Takes over those of this process; none if they are another's. At most once.
 //
 // Errors: kInvalidArgument: LISTEN_FDS is not a number, or what was passed is not a TCP socket that
 //         listens.
-absl::StatusOr<std::vector<PassedSocket>> TakePassedSockets(const EnvironmentMap& environment);
+absl::StatusOr<std::vector<UniqueFd>> TakePassedSockets(const EnvironmentMap& environment);
 
 }  // namespace muster::rendezvous

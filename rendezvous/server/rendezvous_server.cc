@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "asio/ip/tcp.hpp"
-#include "proto/base/endpoint.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/descriptors.h"
@@ -127,16 +126,20 @@ std::unique_ptr<RendezvousServer> RendezvousServer::Create(asio::io_context& loo
 
 RendezvousServer::~RendezvousServer() { mailbox_.Close(); }
 
+int RendezvousServer::MaxDescriptor() const {
+  return RaiseDescriptorLimit() - options_.reserved_descriptors;
+}
+
 absl::StatusOr<int> RendezvousServer::PrepareToListen() const {
   if (sessions_ != nullptr) return absl::FailedPreconditionError("the server listens already");
   if (options_.owners.empty()) return absl::FailedPreconditionError("the server has no secret");
   MUSTER_RETURN_IF_ERROR(CheckCanStartThreads());
-  const int limit = RaiseDescriptorLimit();
-  const int max_descriptor = limit - options_.reserved_descriptors;
+  const int max_descriptor = MaxDescriptor();
   if (max_descriptor >= kMinConnections) return max_descriptor;
+  const int reserved = options_.reserved_descriptors;
   return absl::ResourceExhaustedError(absl::StrCat(
-      "cannot serve: this process may have ", limit, " open files, but needs ",
-      options_.reserved_descriptors + kMinConnections, " at least; raise the limit (ulimit -n)"));
+      "cannot serve: this process may have ", max_descriptor + reserved, " open files, but needs ",
+      reserved + kMinConnections, " at least; raise the limit (ulimit -n)"));
 }
 
 absl::Status RendezvousServer::StartSessions(std::unique_ptr<ConnectionListener> listener) {
@@ -160,27 +163,30 @@ absl::StatusOr<int> RendezvousServer::Listen(const std::string& address, int por
   return sessions_->port();
 }
 
-absl::Status RendezvousServer::ListenOn(std::vector<UniqueFd> sockets) {
+absl::StatusOr<std::vector<Endpoint>> RendezvousServer::ListenOn(std::vector<UniqueFd> sockets) {
+  MUSTER_CHECK(!sockets.empty());
   MUSTER_ASSIGN_OR_RETURN(const int max_descriptor, PrepareToListen());
+  std::vector<Endpoint> addresses;
   for (UniqueFd& socket : sockets) {
     MUSTER_ASSIGN_OR_RETURN(auto listener,
                             ConnectionListener::Adopt(loop_, std::move(socket), max_descriptor));
+    const asio::ip::tcp::endpoint address = listener->address();
+    addresses.push_back({.host = address.address().to_string(), .port = address.port()});
     if (sessions_ != nullptr) {
       sessions_->ListenAlso(std::move(listener));
     } else {
       MUSTER_RETURN_IF_ERROR(StartSessions(std::move(listener)));
     }
   }
-  return absl::OkStatus();
+  return addresses;
 }
 
 absl::Status RendezvousServer::ListenAlso(const std::string& address) {
   if (sessions_ == nullptr) return absl::FailedPreconditionError("the server does not listen");
   MUSTER_ASSIGN_OR_RETURN(const asio::ip::tcp::endpoint endpoint,
                           Resolve(loop_, address, sessions_->port()));
-  const int max_descriptor = RaiseDescriptorLimit() - options_.reserved_descriptors;
   MUSTER_ASSIGN_OR_RETURN(auto listener,
-                          ConnectionListener::Listen(loop_, endpoint, max_descriptor));
+                          ConnectionListener::Listen(loop_, endpoint, MaxDescriptor()));
   sessions_->ListenAlso(std::move(listener));
   return absl::OkStatus();
 }

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
+#include "proto/base/endpoint.h"
 #include "proto/io/credentials.h"
 #include "proto/io/loop_mailbox.h"
 #include "proto/io/unique_fd.h"
@@ -76,10 +77,11 @@ class RendezvousServer {
   //         kUnavailable: anything else.
   absl::StatusOr<int> Listen(const std::string& address, int port);
 
-  // In place of Listen: takes what comes on sockets that listen already, one at least.
+  // In place of Listen: takes what comes on sockets that listen already, one at least, and returns
+  // their numeric addresses.
   //
   // Errors: kFailedPrecondition, kResourceExhausted and kUnavailable as of Listen.
-  absl::Status ListenOn(std::vector<UniqueFd> sockets);
+  absl::StatusOr<std::vector<Endpoint>> ListenOn(std::vector<UniqueFd> sockets);
 
   // Listens on a further numeric address, after Listen and on its port.
   //
@@ -109,9 +111,9 @@ class RendezvousServer {
  private:
   RendezvousServer(asio::io_context& loop, RendezvousServerOptions options,
                    std::unique_ptr<RecordKeeper> keeper);
-  // From which number on descriptors are not for connections.
-  //
-  // Errors: kFailedPrecondition and kResourceExhausted as of Listen.
+  // Connections have descriptors below this number.
+  int MaxDescriptor() const;
+  // Returns MaxDescriptor. Errors: kFailedPrecondition and kResourceExhausted as of Listen.
   absl::StatusOr<int> PrepareToListen() const;
   absl::Status StartSessions(std::unique_ptr<ConnectionListener> listener);
   void FinishShutdownOnLoop();

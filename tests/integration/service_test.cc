@@ -1,11 +1,10 @@
 // musterd as its unit runs it, in namespaces that do the same: a user and a /tmp of its own. The
 // agents of the machine see the mark that keeps its port.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "proto/io/unique_fd.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/loopback_port.h"
 
@@ -136,25 +134,16 @@ TEST_F(Service, AMarkOfRootsLiesWhereNobodyElseCanMakeIt) {
 // The test is the service manager: it keeps the listening socket, and passes it as systemd does.
 class PassedPort : public JobTest {
  protected:
-  PassedPort() : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{.sin_family = AF_INET};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(::bind(socket_.get(), any, length), 0);
-    EXPECT_EQ(::listen(socket_.get(), 16), 0);
-    EXPECT_EQ(::getsockname(socket_.get(), any, &length), 0);
-    endpoint_ = absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
-  }
+  PassedPort() { ::fcntl(port_.descriptor(), F_SETFD, 0); }
 
   bool SomebodyWaits() const {
-    pollfd look{.fd = socket_.get(), .events = POLLIN};
+    pollfd look{.fd = port_.descriptor(), .events = POLLIN};
     return ::poll(&look, 1, 0) == 1;
   }
   Subprocess StartDaemon() const {
     return StartProgram(
         {"/bin/bash", "-c",
-         absl::StrCat("exec 3<&", socket_.get(), " && LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\""),
+         absl::StrCat("exec 3<&", port_.descriptor(), " && LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\""),
          "bash", MusterdBinary(), "--listen=127.0.0.1:1"},
         environment());
   }
@@ -167,10 +156,8 @@ class PassedPort : public JobTest {
     return {{"MUSTER_TOKEN", "a token for this test, long enough"}};
   }
 
-  std::string endpoint_;
-
- private:
-  const UniqueFd socket_;
+  const LoopbackPort port_{PortUse::kListening};
+  const std::string endpoint_ = absl::StrCat("127.0.0.1:", port_.number());
 };
 
 TEST_F(PassedPort, LetsAgentsWaitWhileTheDaemonIsStartedAgain) {

@@ -26,6 +26,8 @@ class LoopbackPort {
   LoopbackPort& operator=(const LoopbackPort&) = delete;
 
   int number() const { return number_; }
+  // Of the socket; closed by exec.
+  int descriptor() const { return fd_; }
 
  private:
   int fd_ = -1;

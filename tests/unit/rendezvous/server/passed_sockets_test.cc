@@ -3,28 +3,33 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/loopback_port.h"
 #include "tests/support/status_matchers.h"
 
 namespace muster::rendezvous {
 namespace {
 
 using ::muster::testing::IsOkAndHolds;
+using ::muster::testing::LoopbackPort;
+using ::muster::testing::PortUse;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// Descriptors 3 and 4, which are given back at the end.
+// Descriptors 3 and 4, which nothing else gets meanwhile, and which are given back at the end.
 class PassedSockets : public ::testing::Test {
  protected:
   PassedSockets() {
-    for (int i = 0; i < 2; ++i) before_[i].reset(::fcntl(3 + i, F_DUPFD_CLOEXEC, 10));
+    for (int i = 0; i < 2; ++i) {
+      before_[i].reset(::fcntl(3 + i, F_DUPFD_CLOEXEC, 10));
+      Pass(STDERR_FILENO, 3 + i);
+    }
   }
   ~PassedSockets() override {
     for (int i = 0; i < 2; ++i) {
@@ -33,23 +38,7 @@ class PassedSockets : public ::testing::Test {
     }
   }
 
-  // On 127.0.0.1, as descriptor `number`; returns its port.
-  static int Pass(int number, int type, bool listens) {
-    UniqueFd low(::socket(AF_INET, type, 0));
-    const UniqueFd socket(::fcntl(low.get(), F_DUPFD_CLOEXEC, 10));
-    low.reset();
-    sockaddr_in address{.sin_family = AF_INET};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(::bind(socket.get(), any, length), 0);
-    if (listens) {
-      EXPECT_EQ(::listen(socket.get(), 1), 0);
-    }
-    EXPECT_EQ(::getsockname(socket.get(), any, &length), 0);
-    EXPECT_EQ(::dup2(socket.get(), number), number);
-    return ntohs(address.sin_port);
-  }
+  static void Pass(int socket, int number) { EXPECT_EQ(::dup2(socket, number), number); }
   static auto Take(const std::string& number, int pid = ::getpid()) {
     return TakePassedSockets({{"LISTEN_PID", absl::StrCat(pid)}, {"LISTEN_FDS", number}});
   }
@@ -59,24 +48,26 @@ class PassedSockets : public ::testing::Test {
 };
 
 TEST_F(PassedSockets, AreThoseOfThisProcess) {
-  const int first = Pass(3, SOCK_STREAM, true);
-  const int second = Pass(4, SOCK_STREAM, true);
+  const LoopbackPort first(PortUse::kListening), second(PortUse::kListening);
+  Pass(first.descriptor(), 3);
+  Pass(second.descriptor(), 4);
   EXPECT_THAT(TakePassedSockets({}), IsOkAndHolds(IsEmpty()));
   EXPECT_THAT(TakePassedSockets({{"LISTEN_FDS", "2"}}), IsOkAndHolds(IsEmpty()));
   EXPECT_THAT(Take("2", ::getppid()), IsOkAndHolds(IsEmpty()));
   EXPECT_THAT(Take("0"), IsOkAndHolds(IsEmpty()));
   const auto taken = Take("2");
   ASSERT_THAT(taken, IsOkAndHolds(SizeIs(2)));
-  EXPECT_EQ((*taken)[0].address, (Endpoint{"127.0.0.1", first}));
-  EXPECT_EQ((*taken)[1].address, (Endpoint{"127.0.0.1", second}));
-  EXPECT_EQ((*taken)[1].socket.get(), 4);
+  EXPECT_EQ((*taken)[0].get(), 3);
+  EXPECT_EQ((*taken)[1].get(), 4);
   EXPECT_EQ(::fcntl(4, F_GETFD), FD_CLOEXEC);
 }
 
 TEST_F(PassedSockets, ThatDoNotListenAreRefused) {
-  Pass(3, SOCK_STREAM, false);
+  const LoopbackPort silent(PortUse::kTaken);
+  const UniqueFd datagrams(::socket(AF_INET, SOCK_DGRAM, 0));
+  Pass(silent.descriptor(), 3);
   EXPECT_THAT(Take("1").status().message(), HasSubstr("descriptor 3 of LISTEN_FDS is not a TCP"));
-  Pass(3, SOCK_DGRAM, false);
+  Pass(datagrams.get(), 3);
   EXPECT_THAT(Take("1").status().message(), HasSubstr("ListenStream=PORT, and Accept=no"));
   EXPECT_THAT(Take("1").status().message(), HasSubstr("descriptor 3")) << "it has been closed";
 }
