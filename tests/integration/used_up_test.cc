@@ -2,6 +2,7 @@
 // but nothing of ours ends in the middle of a word.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -137,6 +138,25 @@ TEST_F(UsedUp, MemoryEndsALaunchWithASentence) {
     if (result.err.find("error while loading shared libraries") != std::string::npos) continue;
     ExpectASentence(result, shell);
   }
+}
+
+// The agent gets no more memory than it has once its workers run, and one of them writes a lot.
+TEST_F(UsedUp, MemoryWhileWorkersRunEndsTheJobWithASentence) {
+  const std::string script =
+      ShellScript("train.sh",
+                  "touch $OUT/up.$RANK\nwhile ! [ -e $OUT/go ]; do sleep 0.1; done\n"
+                  "head -c 30000000 /dev/zero | tr '\\0' x\nexec sleep 1000");
+  Subprocess job = Start({"run", "--nproc_per_node=2", script});
+  for (const char* up : {"up.0", "up.1"}) ASSERT_TRUE(WaitForOut(up));
+  int64_t pages = 0;
+  std::ifstream(absl::StrCat("/proc/", job.pid(), "/statm")) >> pages;
+  const rlim_t bytes = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE)) + 200'000;
+  const rlimit limit{.rlim_cur = bytes, .rlim_max = bytes};
+  ASSERT_EQ(prlimit(job.pid(), RLIMIT_AS, &limit, nullptr), 0);
+  WriteFile(Out("go"), "");
+  const SubprocessResult result = job.Wait();
+  EXPECT_THAT(result, ExitsWith(1));
+  ExpectASentence(result, "ulimit -v");
 }
 
 TEST_F(UsedUp, ProcessesThatAUserMayNotStartEndALaunchWithASentence) {

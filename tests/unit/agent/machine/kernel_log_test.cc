@@ -75,6 +75,17 @@ TEST(XidsOf, AreThoseOfOneProcess) {
   EXPECT_EQ(XidsOf(lines, 12), "");
 }
 
+TEST(AllXids, AreThoseOfEveryProcessOnceEach) {
+  const std::string fault = "NVRM: Xid (PCI:0000:3b:00): 31, pid=77, name=other, MMU Fault";
+  EXPECT_THAT(AllXids({fault, "eth0: link down", fault,
+                       "NVRM: Xid (PCI:0000:5e:00): 48, pid='<unknown>', name=<unknown>, DBE"}),
+              ElementsAre("GPU 0000:3b:00: Xid 31 (MMU Fault): most often a fault of the program, "
+                          "not of the GPU",
+                          "GPU 0000:5e:00: Xid 48 (DBE): the node needs a look: its GPU, its links "
+                          "or its power"));
+  EXPECT_THAT(AllXids({}), IsEmpty());
+}
+
 // A pipe that gives a record for each write, as the kernel does.
 TEST(KernelLog, GivesTheTextOfRecordsUntilItForgets) {
   const TemporaryDirectory directory;
