@@ -11,19 +11,19 @@
 #include "launcher/doctor/doctor_options.h"
 #include "launcher/doctor/look.h"
 #include "launcher/doctor/measure.h"
+#include "launcher/doctor/measured_nodes.h"
 #include "launcher/doctor/node_health.h"
+#include "launcher/node/node_setup.h"
+#include "launcher/schedulers/scheduler.h"
 #include "proto/base/exit_codes.h"
 
 namespace muster::launcher {
 namespace {
 
 // Only one of several tasks or workers on a node speaks.
-bool IsSilent(const EnvironmentMap& environment) {
-  for (const char* name : {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"}) {
-    const std::string value = VariableOrEmpty(environment, name);
-    if (!value.empty() && value != "0") return true;
-  }
-  return false;
+bool IsSilent(const EnvironmentMap& environment, const SchedulerFindings& scheduler) {
+  const std::string local_rank = VariableOrEmpty(environment, "LOCAL_RANK");
+  return (!local_rank.empty() && local_rank != "0") || scheduler.local_task > 0;
 }
 
 }  // namespace
@@ -47,15 +47,20 @@ int DoctorCommand(const Invocation& invocation) {
     run.args = flags.run_line;
     return RunCommand(run);
   }
-  if (IsSilent(invocation.environment)) return 0;
+  // Variables that cannot be read keep nobody from looking at this node.
+  const SchedulerFindings scheduler =
+      FindScheduler(SurroundingsOf(invocation)).value_or(SchedulerFindings());
+  if (IsSilent(invocation.environment, scheduler)) return 0;
   // Over a host file the first node with a fault ends the job: the others have the grace to speak.
   std::signal(SIGTERM, SIG_IGN);
   const NodeHealth node = LookAtThisNode(invocation.environment);
   std::vector<Finding> findings = Diagnose(node, LookAtGpus());
-  std::vector<std::string> addresses;
-  const std::vector<Rate> rates = MeasureRates(invocation.environment, &addresses);
+  const MeasuredNodes job = FindMeasuredNodes(invocation.environment, scheduler);
+  const std::vector<Rate> rates = MeasureRates(job);
   if (!rates.empty()) {
-    for (Finding& finding : JudgeRates(addresses, rates)) findings.push_back(std::move(finding));
+    std::vector<std::string> names;
+    for (const Endpoint& each : job.nodes) names.push_back(each.host);
+    for (Finding& finding : JudgeRates(names, rates)) findings.push_back(std::move(finding));
   }
   const std::string text = flags.as_json ? FormatAsJson(node.networks.host_name, findings)
                                          : FormatFindings(node.networks.host_name, findings);

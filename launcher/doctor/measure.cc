@@ -6,16 +6,15 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <utility>
 
-#include "absl/strings/numbers.h"
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/base/bounded_json.h"
+#include "asio/ip/tcp.hpp"
 #include "proto/base/endpoint.h"
 #include "proto/base/mono_time.h"
 #include "proto/io/unique_fd.h"
@@ -81,16 +80,33 @@ bool ReceiveBulk(int fd) {
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
+// An empty host: all addresses of this machine.
 AddressList Find(const Endpoint& endpoint) {
   addrinfo hints{};
+  hints.ai_flags = AI_PASSIVE;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
-  if (::getaddrinfo(endpoint.host.c_str(), absl::StrCat(endpoint.port).c_str(), &hints, &list) != 0)
-    list = nullptr;
+  const char* const host = endpoint.host.empty() ? nullptr : endpoint.host.c_str();
+  if (::getaddrinfo(host, absl::StrCat(endpoint.port).c_str(), &hints, &list) != 0) list = nullptr;
   return {list, &::freeaddrinfo};
 }
 
-UniqueFd Listen(const Endpoint& here) {
+bool IsOfLoopback(const AddressList& address) {
+  asio::ip::tcp::endpoint endpoint;
+  if (address == nullptr || address->ai_addrlen > endpoint.capacity()) return false;
+  std::memcpy(endpoint.data(), address->ai_addr, address->ai_addrlen);
+  endpoint.resize(address->ai_addrlen);
+  return endpoint.address().is_loopback();
+}
+
+// A name that leads to loopback on its own machine alone, as Debian's /etc/hosts has it, is
+// reached at the machine's other addresses.
+UniqueFd Listen(const MeasuredNodes& job) {
+  Endpoint here = job.nodes[job.self];
+  if (IsOfLoopback(Find(here)) &&
+      absl::c_any_of(job.nodes, [](const Endpoint& node) { return !IsOfLoopback(Find(node)); })) {
+    here.host.clear();
+  }
   const AddressList address = Find(here);
   if (address == nullptr) return UniqueFd();
   UniqueFd fd(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -121,8 +137,8 @@ UniqueFd Connect(const Endpoint& there) {
 // One of the job, with those that have come to it before their turn.
 class Measurer {
  public:
-  Measurer(std::vector<Endpoint> nodes, int self)
-      : nodes_(std::move(nodes)), self_(self), listener_(Listen(nodes_[self_])) {}
+  explicit Measurer(const MeasuredNodes& job)
+      : nodes_(job.nodes), self_(job.self), listener_(Listen(job)) {}
 
   std::vector<Rate> Run() {
     const std::vector<int> turns = PlanTurns(static_cast<int>(nodes_.size()), self_);
@@ -207,34 +223,11 @@ class Measurer {
   std::map<std::pair<uint32_t, uint32_t>, std::pair<Opening, UniqueFd>> came_;  // by turn and rank
 };
 
-std::vector<Endpoint> NodesOf(const std::string& tf_config) {
-  std::vector<Endpoint> nodes;
-  const nlohmann::json config = ParseJsonFromOutside(tf_config);
-  const nlohmann::json workers =
-      config.is_object() && config.contains("cluster") && config["cluster"].is_object()
-          ? config["cluster"].value("worker", nlohmann::json::array())
-          : nlohmann::json::array();
-  for (const nlohmann::json& worker : workers) {
-    if (!worker.is_string()) return {};
-    const absl::StatusOr<Endpoint> endpoint = ParseEndpoint(worker.get<std::string>(), 0);
-    if (!endpoint.ok() || endpoint->port == 0) return {};
-    nodes.push_back(*endpoint);
-  }
-  return nodes;
-}
-
 }  // namespace
 
-std::vector<Rate> MeasureRates(const EnvironmentMap& environment, std::vector<std::string>* names) {
-  const std::vector<Endpoint> nodes = NodesOf(VariableOrEmpty(environment, "TF_CONFIG"));
-  int rank = -1;
-  if (nodes.size() < 2 || VariableOrEmpty(environment, "LOCAL_WORLD_SIZE") != "1" ||
-      !absl::SimpleAtoi(VariableOrEmpty(environment, "RANK"), &rank) || rank < 0 ||
-      rank >= static_cast<int>(nodes.size())) {
-    return {};
-  }
-  for (const Endpoint& node : nodes) names->push_back(node.host);
-  return Measurer(nodes, rank).Run();
+std::vector<Rate> MeasureRates(const MeasuredNodes& nodes) {
+  if (nodes.nodes.size() < 2) return {};
+  return Measurer(nodes).Run();
 }
 
 }  // namespace muster::launcher

@@ -2,17 +2,14 @@
 // Blocks for some seconds.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "launcher/doctor/bandwidth.h"
-#include "proto/base/environment.h"
+#include "launcher/doctor/measured_nodes.h"
 
 namespace muster::launcher {
 
-// Ranks find each other by RANK and TF_CONFIG. Rank 0 gets what all have measured; the others, and
-// a job of one rank, of several on a node or without TF_CONFIG, get nothing. `names` gets the
-// address of each node.
-std::vector<Rate> MeasureRates(const EnvironmentMap& environment, std::vector<std::string>* names);
+// Node 0 gets what all have measured, the others get nothing.
+std::vector<Rate> MeasureRates(const MeasuredNodes& nodes);
 
 }  // namespace muster::launcher

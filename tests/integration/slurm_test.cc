@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -26,6 +27,7 @@ namespace muster::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -366,10 +368,28 @@ TEST_F(SlurmTest, TheTorchrunLineOfTheGuidesRunsUnderSrunAndSbatch) {
   EXPECT_EQ(LinesOf(result.out, "worker").size(), 2u) << ToString(result);
 }
 
+TEST_F(SlurmTest, AWorkerMayUseTheCpusOfItsTask) {
+  const std::string tell = ShellScript("threads", "echo \"threads $OMP_NUM_THREADS.\"");
+  for (const unsigned cpus : {1u, 2u}) {
+    if (cpus > std::thread::hardware_concurrency()) continue;
+    const SubprocessResult result =
+        Srun({"-N1", "-n1", absl::StrCat("--cpus-per-task=", cpus)}, {tell}).Wait();
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.out, HasSubstr(absl::StrCat("threads ", cpus, ".")));
+  }
+}
+
 TEST_F(SlurmTest, TheDoctorSpeaksOncePerNode) {
   const SubprocessResult result =
       Srun({"-N2", "--ntasks-per-node=2"}, {"doctor", "--json"}).Wait(kJobPatience);
   EXPECT_EQ(LinesOf(result.out, "{\"findings\"").size(), 2u) << ToString(result);
+}
+
+TEST_F(SlurmTest, TheDoctorMeasuresTheNetworkOfItsStep) {
+  const SubprocessResult result =
+      Srun({"-N3", "--ntasks-per-node=1"}, {"doctor"}).Wait(kJobPatience);
+  EXPECT_THAT(result.out, ContainsRegex("bandwidth: .* Gbit/s")) << ToString(result);
+  EXPECT_THAT(result.out, Not(HasSubstr("no connection")));
 }
 
 TEST_F(SlurmTest, ADrainedNodeIsLeftOut) {
