@@ -16,6 +16,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "launcher/commands/run_command.h"
 #include "launcher/hosts/host_file.h"
 #include "launcher/hosts/remote_start.h"
@@ -23,6 +24,7 @@
 #include "launcher/node/endpoint.h"
 #include "launcher/node/node_setup.h"
 #include "proto/base/exit_codes.h"
+#include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/job_key.h"
 #include "proto/io/log.h"
@@ -35,6 +37,9 @@ namespace {
 
 constexpr int kConnectionFailed = 255;  // ssh's own exit code
 constexpr int kLookAgainMs = 100;       // for the end of an ssh whose output has ended
+constexpr int kLookForTimeMs = 1000;    // while the others of an ended agent may end by themselves
+// A job that ends is over on every host by then, but for workers that take their time to end.
+constexpr absl::Duration kOthersMayTake = absl::Seconds(10);
 
 int Refuse(const absl::Status& status) {
   log::Write(log::Level::kError, "refused", status.message());
@@ -112,17 +117,33 @@ class HostRun {
       polled.push_back({session.in(), POLLOUT, 0});
       is_ending = is_ending || (session.out() < 0 && session.err() < 0 && session.is_running());
     }
-    if (poll(polled.data(), polled.size(), is_ending ? kLookAgainMs : -1) < 0) return;
+    const bool has_deadline = stop_others_at_ < MonoTime::InfiniteFuture();
+    const int timeout = is_ending ? kLookAgainMs : has_deadline ? kLookForTimeMs : -1;
+    if (poll(polled.data(), polled.size(), timeout) < 0) return;
     for (size_t i = 0; i < sessions_.size(); ++i) {
       if (polled[1 + 3 * i].revents != 0) sessions_[i].ReadOut();
       if (polled[2 + 3 * i].revents != 0) sessions_[i].ReadErr();
       if (polled[3 + 3 * i].revents != 0) sessions_[i].WriteIn();
     }
+    if (MonoNow() >= stop_others_at_) StopOthers();
     signalfd_siginfo info{};
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       stop_signal_ = static_cast<int>(info.ssi_signo);
       Stop(stop_signal_);
     }
+  }
+
+  // The job needs each of its hosts: without one the others would wait until the join time-out.
+  void StopOthers() {
+    stop_others_at_ = MonoTime::InfiniteFuture();
+    const auto runs = [](const SshSession& session) { return session.is_running(); };
+    if (stop_signal_ != 0 || !std::any_of(sessions_.begin(), sessions_.end(), runs)) return;
+    log::Write(log::Level::kError, "host_left",
+               absl::StrCat("the agent on ", first_failed_, " exited with ", worst_,
+                            ", and the job needs all of its ", sessions_.size(),
+                            " hosts; stopping the others"));
+    has_stopped_others_ = true;
+    Stop(SIGTERM);
   }
 
   // Who has not been reached has nothing to stop.
@@ -151,6 +172,11 @@ class HostRun {
       return;
     }
     finished_ = true;
+    if (has_stopped_others_ || session.exit_code() == 0) return;
+    if (worst_ == 0) {
+      first_failed_ = session.host();
+      stop_others_at_ = MonoNow() + kOthersMayTake;
+    }
     worst_ = std::max(worst_, session.exit_code());
   }
 
@@ -158,6 +184,9 @@ class HostRun {
   UniqueFd signals_;
   int stop_signal_ = 0;
   int worst_ = 0;
+  std::string first_failed_;  // host of the agent that was the first to end with another code
+  MonoTime stop_others_at_ = MonoTime::InfiniteFuture();
+  bool has_stopped_others_ = false;
   bool finished_ = false;  // one agent at least has said how the job ended
   bool unreachable_ = false;
 };

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,8 @@
 #include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/loopback_port.h"
+#include "tests/support/peer_python.h"
+#include "tests/support/peer_record.h"
 #include "tests/support/process_table.h"
 #include "tests/support/subprocess.h"
 
@@ -70,8 +74,8 @@ class HostsTest : public JobTest {
     EXPECT_TRUE(daemons_.back()->WaitForOutput("Server listening"));
   }
 
-  // Hosts a and b are there; c has nobody who listens; d is asked with another key; e has a key
-  // that is not known.
+  // Hosts a, b and f are there; c has nobody who listens; d is asked with another key; e has a key
+  // that is not known. On f a variable makes each line one that is refused.
   void WriteSshConfig() {
     WriteFile(File("known_hosts"), absl::StrCat("known ", ReadFile(File("host_key.pub"))));
     WriteFile(File("no_hosts"), "");
@@ -87,11 +91,13 @@ class HostsTest : public JobTest {
     add("c", nobody_->number(), "user_key", "known_hosts");
     add("d", port_b_->number(), "other_key", "known_hosts");
     add("e", port_b_->number(), "user_key", "no_hosts");
+    add("f", port_b_->number(), "user_key", "known_hosts");
+    absl::StrAppend(&text, "  SetEnv PET_MAX_RESTARTS=many\n");
     absl::StrAppend(
         &text,
         "Host *\n  IdentitiesOnly yes\n  IdentityAgent none\n"
         "  GlobalKnownHostsFile /dev/null\n  LogLevel ERROR\n"
-        "  SendEnv JOB_UNDER_TEST OUT TMPDIR ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS\n");
+        "  SendEnv JOB_UNDER_TEST OUT TMPDIR FAKE_NVML ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS\n");
     WriteFile(File("ssh_config"), text);
   }
 
@@ -166,6 +172,16 @@ TEST_F(HostsTest, AHostThatCannotBeReachedIsNamedWithTheReasonOfSsh) {
   }
 }
 
+TEST_F(HostsTest, AHostWhoseAgentRefusesItsLineEndsTheJob) {
+  WriteFile(File("some"), "a slots=1\nf slots=1\n");
+  const SubprocessResult result =
+      StartOn(File("some"), {ShellScript("worker", "exec sleep 60")}).Wait();
+  EXPECT_THAT(result, ExitsWith(2));
+  EXPECT_THAT(result.err, HasSubstr("PET_MAX_RESTARTS=many: expected"));
+  EXPECT_THAT(result.err, HasSubstr("the agent on f exited with 2, and the job needs all of its 2 "
+                                    "hosts; stopping the others"));
+}
+
 // The first host that hears of it ends the job, so the others' workers may see SIGTERM.
 TEST_F(HostsTest, AnInterruptEndsAllHostsWithTheirGrace) {
   const std::string script =
@@ -205,6 +221,52 @@ TEST_F(HostsTest, OneHostNeedsNoMeetingPlace) {
           .Wait();
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_EQ(result.out, "worker 0 of 1\n");
+}
+
+// The real `deepspeed` starts its hosts by pdsh. Both find an `ssh` that knows the hosts of the test.
+TEST_F(HostsTest, DeepSpeedsLinesStartTheWorkersThatItStarts) {
+  ShellScript("ssh", absl::StrCat("exec /usr/bin/ssh -F ", File("ssh_config"), " \"$@\""));
+  std::filesystem::create_symlink(MUSTER_FAKE_NVML, File("libnvidia-ml.so.1"));
+  const Environment environment = {{"PATH", directory() + ":/usr/bin:/bin"},
+                                   {"LD_LIBRARY_PATH", directory()},
+                                   {"FAKE_NVML", "num_gpus=2"}};
+  const std::string script = PythonScript("show.py", R"(import os, sys
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE",
+         "CUDA_VISIBLE_DEVICES")
+with open(f"{sys.argv[-1]}.{os.environ['RANK']}", "w") as file:
+    print(sys.argv[1:-1], *(f"{name}={os.environ.get(name)}" for name in names), file=file)
+)");
+  const std::string port = absl::StrCat("--master_port=", meeting_.number());
+  // One node alone takes its port itself, which the test holds.
+  const std::vector<std::pair<std::string, Arguments>> choices = {
+      {"all", {port}},
+      {"include", {port, "--include=b@a:1"}},
+      {"exclude", {port, "--exclude=a:0"}},
+      {"num_gpus", {port, "--num_gpus=1"}},
+      {"num_nodes", {"--num_nodes=1"}}};
+  for (const auto& [name, choice] : choices) {
+    const auto line = [&](const std::string& whose) {
+      return Arguments{"--hostfile=" + File("hosts")} + choice +
+             Arguments{script, "--lr", "1", Out(whose)};
+    };
+    const auto shown_by = [&](const std::string& whose) {
+      nlohmann::json shown = nlohmann::json::array();
+      for (int rank = 0; FileExists(absl::StrCat(Out(whose), ".", rank)); ++rank) {
+        shown.push_back(ReadOut(absl::StrCat(whose, ".", rank)));
+      }
+      return shown;
+    };
+    const nlohmann::json theirs = PeerRecord("deepspeed", "deepspeed").Outcome(name, [&] {
+      const std::string python = PeerPython();
+      const std::string deepspeed = python.substr(0, python.rfind('/') + 1) + "deepspeed";
+      const SubprocessResult result =
+          StartProgram(Arguments{python, deepspeed} + line("theirs." + name), environment)
+              .Wait(absl::Minutes(4));
+      return HasSucceeded(result) ? shown_by("theirs." + name) : nlohmann::json();
+    });
+    EXPECT_THAT(Run(Arguments{"deepspeed"} + line("ours." + name), environment), ExitsWith(0));
+    EXPECT_EQ(shown_by("ours." + name), theirs) << name;
+  }
 }
 
 // Hosts that need no ssh: one that would be called on fails the test.
