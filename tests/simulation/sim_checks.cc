@@ -92,8 +92,10 @@ void SimCluster::CheckAssignment(Node& node, const Assignment& assignment) {
   }
   const auto size = world_sizes_.emplace(key, assignment.world_size).first;
   const int expected = assignment.num_nodes * JobOf(node).local_world_size;
-  const bool is_ours = !fates_[node.job].causes.has_hostile_member;
-  if (is_ours && (size->second != assignment.world_size || assignment.world_size != expected)) {
+  // A hostile member may have as many workers as it likes, but each hears the same of them.
+  const bool is_expected =
+      assignment.world_size == expected || fates_[node.job].causes.has_hostile_member;
+  if (size->second != assignment.world_size || !is_expected) {
     Fail(absl::StrCat("C1: world sizes ", size->second, " and ", assignment.world_size));
   }
   if (static_cast<int>(assignment.peers.size()) != assignment.num_nodes) Fail("C1: peers missing");

@@ -229,7 +229,6 @@ void SimCluster::ObserveEnd(int job, const Directive& directive, const JobOutcom
                         outcome.reason, "), but ", why));
     }
   }
-  if (fate.causes.has_hostile_member) return;
   // While a job is ending, failures still come in, and those that leave are told what there is by
   // then. A server without the job's state has its outcome from one agent.
   const rendezvous::JobState* state = table_->FindState(KeyOf(job));
