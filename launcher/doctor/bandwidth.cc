@@ -105,6 +105,15 @@ std::vector<Finding> JudgeRates(const std::vector<std::string>& names,
   absl::c_copy_if(rates, std::back_inserter(known), [&](const Rate& rate) {
     return rate.from >= 0 && rate.from < num_nodes && rate.to >= 0 && rate.to < num_nodes;
   });
+  const auto is_down = [](const Rate& rate) { return rate.bytes_per_second <= 0; };
+  if (!known.empty() && absl::c_all_of(known, is_down)) {
+    return {{.severity = Severity::kWarning,
+             .check = kCheck,
+             .text = absl::StrCat(names[known.front().from], " and ", names[known.front().to],
+                                  " have no connection, nor has any other pair that was tried"),
+             .advice = "run the doctor on each node (srun --ntasks-per-node=1), or look at the "
+                       "firewalls between them"}};
+  }
   const double usual = MedianOf(known);
   const double least = std::max(usual / 2, 1.0);
   std::map<int, BestRates> slow = SlowNodes(known, least);

@@ -30,7 +30,7 @@ std::vector<Rate> DecodeRates(const std::string& text);
 
 // A node that is slower than half of the usual (the median) with all others, in one direction or in
 // both, is at fault, as far as there are others that are not. What is slow between other nodes is
-// named as pairs. `names` by node.
+// named as pairs. Where nobody has a connection, that is all that is said. `names` by node.
 std::vector<Finding> JudgeRates(const std::vector<std::string>& names,
                                 const std::vector<Rate>& rates);
 

@@ -26,6 +26,8 @@ constexpr size_t kMeasuredBytes = size_t{32} << 20;
 constexpr size_t kPieceBytes = size_t{256} << 10;
 constexpr size_t kTextBytesMax = size_t{1} << 20;
 constexpr int kPatienceSeconds = 10;
+// Who has met nobody in so many turns is alone.
+constexpr size_t kMissedMax = 2;
 // A turn in which rank 0 gets what a rank has measured.
 constexpr uint32_t kReportTurn = 0xffffffff;
 
@@ -142,21 +144,25 @@ class Measurer {
 
   std::vector<Rate> Run() {
     const std::vector<int> turns = PlanTurns(static_cast<int>(nodes_.size()), self_);
-    std::vector<Rate> rates;
+    std::vector<Rate> rates, missed;
+    bool has_met = false;
     for (size_t turn = 0; turn < turns.size(); ++turn) {
       const int other = turns[turn];
       if (other < 0) continue;
-      if (other < self_) {
-        MeasureWith(other, static_cast<uint32_t>(turn), rates);
-      } else {
-        Serve(other, static_cast<uint32_t>(turn));
-      }
+      const auto number = static_cast<uint32_t>(turn);
+      const bool is_there =
+          other < self_ ? MeasureWith(other, number, rates) : Serve(other, number);
+      has_met = has_met || is_there;
+      if (!is_there) missed.push_back({.from = self_, .to = other});
+      if (!has_met && missed.size() == kMissedMax) break;
     }
-    return self_ == 0 ? Collect(std::move(rates)) : Report(rates);
+    if (self_ != 0) return Report(rates);
+    return has_met ? Collect(std::move(rates)) : missed;
   }
 
  private:
-  void MeasureWith(int other, uint32_t turn, std::vector<Rate>& rates) {
+  // False: there was no connection.
+  bool MeasureWith(int other, uint32_t turn, std::vector<Rate>& rates) {
     const UniqueFd fd = Connect(nodes_[other]);
     const Opening opening{.turn = turn, .rank = static_cast<uint32_t>(self_)};
     const bool is_there = fd && SendAll(fd.get(), &opening, sizeof(opening));
@@ -167,11 +173,13 @@ class Measurer {
     };
     rates.push_back({.from = self_, .to = other, .bytes_per_second = rate_of(SendBulk)});
     rates.push_back({.from = other, .to = self_, .bytes_per_second = rate_of(ReceiveBulk)});
+    return is_there;
   }
 
-  void Serve(int other, uint32_t turn) {
+  bool Serve(int other, uint32_t turn) {
     const UniqueFd fd = Await(other, turn).second;
     if (fd && ReceiveBulk(fd.get())) SendBulk(fd.get());
+    return bool(fd);
   }
 
   std::pair<Opening, UniqueFd> Await(int other, uint32_t turn) {

@@ -27,7 +27,7 @@ std::vector<Endpoint> NodesOf(const std::string& tf_config) {
 
 std::vector<Endpoint> NodesOf(const SchedulerFindings& scheduler) {
   const TakenOption* const meeting = scheduler.Find("rdzv_endpoint");
-  if (meeting == nullptr || !scheduler.unplaced.ok()) return {};
+  if (!scheduler.is_slurm || meeting == nullptr || !scheduler.unplaced.ok()) return {};
   const absl::StatusOr<Endpoint> first = ParseEndpoint(meeting->value, 0);
   if (!first.ok()) return {};
   std::vector<Endpoint> nodes;

@@ -16,9 +16,10 @@ struct MeasuredNodes {
   int self = 0;
 };
 
-// Of a job of ours with one worker per node those of RANK and TF_CONFIG. Elsewhere the nodes of
-// `scheduler`, if it names several and tells this one among them, each at the port that the step
-// would have for its rendezvous. Empty: there is nobody to measure with.
+// A job of ours with one worker per node has those of RANK and TF_CONFIG. A step of Slurm over
+// several nodes, which has a task on each, has those of `scheduler`, each at the port that the step
+// would have for its rendezvous; other schedulers name their nodes to a shell on the first, too.
+// Empty: there is nobody to measure with.
 MeasuredNodes FindMeasuredNodes(const EnvironmentMap& environment,
                                 const SchedulerFindings& scheduler);
 

@@ -223,7 +223,7 @@ TEST_F(HostsTest, OneHostNeedsNoMeetingPlace) {
   EXPECT_EQ(result.out, "worker 0 of 1\n");
 }
 
-// The real `deepspeed` starts its hosts by pdsh. Both find an `ssh` that knows the hosts of the test.
+// The real `deepspeed` starts its hosts by pdsh. Both find an `ssh` that knows the test's hosts.
 TEST_F(HostsTest, DeepSpeedsLinesStartTheWorkersThatItStarts) {
   ShellScript("ssh", absl::StrCat("exec /usr/bin/ssh -F ", File("ssh_config"), " \"$@\""));
   std::filesystem::create_symlink(MUSTER_FAKE_NVML, File("libnvidia-ml.so.1"));

@@ -392,6 +392,15 @@ TEST_F(SlurmTest, TheDoctorMeasuresTheNetworkOfItsStep) {
   EXPECT_THAT(result.out, Not(HasSubstr("no connection")));
 }
 
+TEST_F(SlurmTest, ADoctorThatIsAloneInItsStepSaysSo) {
+  const std::string script = ShellScript(
+      "first", absl::StrCat("[ $SLURM_NODEID = 0 ] && exec ", MusterBinary(), " doctor\nexit 0"));
+  const SubprocessResult result =
+      StartThere({"/usr/bin/srun", "-N2", "--ntasks-per-node=1", script}).Wait(kJobPatience);
+  EXPECT_THAT(result.out, ContainsRegex("warning: bandwidth: n[0-9]+ and n[0-9]+ have no "
+                                        "connection, nor has any other pair"));
+}
+
 TEST_F(SlurmTest, ADrainedNodeIsLeftOut) {
   cluster_->Ask({"/usr/bin/scontrol", "update", "NodeName=n9", "State=DRAIN", "Reason=test"});
   const SubprocessResult result = Srun({"-N3", "--ntasks-per-node=1"}, {Teller()}).Wait();

@@ -26,7 +26,7 @@ class LoopbackPort {
   LoopbackPort& operator=(const LoopbackPort&) = delete;
 
   int number() const { return number_; }
-  // Of the socket; closed by exec.
+  // The socket, which exec closes.
   int descriptor() const { return fd_; }
 
  private:

@@ -63,6 +63,15 @@ TEST(JudgeRates, NamesTheNodeThatIsSlowInOneDirection) {
               HasSubstr("a receives at most 0.80 Gbit/s from any other node"));
 }
 
+TEST(JudgeRates, SaysOnceThatNobodyHasAConnection) {
+  std::vector<Rate> rates = AllPairs(3, -1);
+  for (Rate& rate : rates) rate.bytes_per_second = 0;
+  const std::vector<Finding> findings = JudgeRates({"a", "b", "c"}, rates);
+  ASSERT_THAT(findings, SizeIs(1));
+  EXPECT_EQ(findings[0].severity, Severity::kWarning);
+  EXPECT_EQ(findings[0].text, "a and b have no connection, nor has any other pair that was tried");
+}
+
 TEST(JudgeRates, NamesAPairWhoseNodesAreQuickElsewhere) {
   std::vector<Rate> rates = AllPairs(4, -1);
   rates[0].bytes_per_second = 0;

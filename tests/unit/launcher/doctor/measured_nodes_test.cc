@@ -14,7 +14,8 @@ constexpr char kTwo[] = R"({"cluster": {"worker": ["10.0.0.1:4000", "10.0.0.2:40
 SchedulerFindings Step() {
   return {.scheduler = "Slurm",
           .options = {{"node_rank", "2", "SLURM_NODEID"}, {"rdzv_endpoint", "n1:61500", ""}},
-          .nodes = {"n1", "n2", "n7"}};
+          .nodes = {"n1", "n2", "n7"},
+          .is_slurm = true};
 }
 
 TEST(FindMeasuredNodes, AreThoseOfAJobWithOneWorkerEach) {
@@ -53,9 +54,11 @@ TEST(FindMeasuredNodes, AreNoneWhereASchedulerDoesNotTellThemAll) {
   alone.nodes.resize(1);
   SchedulerFindings without_rank = Step();
   without_rank.options.erase(without_rank.options.begin());
+  SchedulerFindings of_a_shell = Step();
+  of_a_shell.is_slurm = false;
   SchedulerFindings unplaced = Step();
   unplaced.unplaced = absl::InvalidArgumentError("it does not say how many nodes it has");
-  for (const SchedulerFindings& one : {without_names, alone, without_rank, unplaced}) {
+  for (const SchedulerFindings& one : {without_names, alone, without_rank, of_a_shell, unplaced}) {
     EXPECT_THAT(FindMeasuredNodes({}, one).nodes, IsEmpty());
   }
 }
