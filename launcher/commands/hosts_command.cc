@@ -139,8 +139,7 @@ class HostRun {
     const auto runs = [](const SshSession& session) { return session.is_running(); };
     if (stop_signal_ != 0 || !std::any_of(sessions_.begin(), sessions_.end(), runs)) return;
     log::Write(log::Level::kError, "host_left",
-               absl::StrCat("the agent on ", first_failed_, " exited with ", worst_,
-                            ", and the job needs all of its ", sessions_.size(),
+               absl::StrCat(first_failure_, ", and the job needs all of its ", sessions_.size(),
                             " hosts; stopping the others"));
     has_stopped_others_ = true;
     Stop(SIGTERM);
@@ -174,7 +173,8 @@ class HostRun {
     finished_ = true;
     if (has_stopped_others_ || session.exit_code() == 0) return;
     if (worst_ == 0) {
-      first_failed_ = session.host();
+      first_failure_ =
+          absl::StrCat("the agent on ", session.host(), " exited with ", session.exit_code());
       stop_others_at_ = MonoNow() + kOthersMayTake;
     }
     worst_ = std::max(worst_, session.exit_code());
@@ -184,7 +184,7 @@ class HostRun {
   UniqueFd signals_;
   int stop_signal_ = 0;
   int worst_ = 0;
-  std::string first_failed_;  // host of the agent that was the first to end with another code
+  std::string first_failure_;  // host and code of the first agent that ended with another than 0
   MonoTime stop_others_at_ = MonoTime::InfiniteFuture();
   bool has_stopped_others_ = false;
   bool finished_ = false;  // one agent at least has said how the job ended
