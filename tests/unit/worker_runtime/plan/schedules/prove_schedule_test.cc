@@ -142,7 +142,7 @@ TEST(ProveSchedule, ProposesChangesThatEnd) {
             if (LetterOf(kind) == kinds[1]) other.kind = kind;
           }
           const std::string word = side;
-          ASSERT_THAT(word, testing::AnyOf("before", "behind"));
+          ASSERT_TRUE(word == "before" || word == "behind") << message;
           (word == "before" ? PutBefore : PutBehind)(moved, where, put, other);
           EXPECT_THAT(ProveSchedule(moved, {}), IsOk()) << message;
           ++mended;
