@@ -105,7 +105,7 @@ def slow():
                 file.write(repr(time.monotonic()))
             os.rename(mark(number, RANK) + ".new", mark(number, RANK))
         unseen = torch.ones(1)
-        if os.path.exists(os.path.join(os.environ["OUT"], "seen")):
+        if has_test("seen"):
             unseen.zero_()
         dist.all_reduce(unseen, op=dist.ReduceOp.MIN)
         number += 1
@@ -115,6 +115,11 @@ def slow():
 
 def mark(number, rank):
     return os.path.join(os.environ["OUT"], f"{HOW}-{SIZE}-{number}-{rank}")
+
+
+def has_test(said):
+    """Whether the test has written this file."""
+    return os.path.exists(os.path.join(os.environ["OUT"], said))
 
 
 def came_at(number, rank):
@@ -240,10 +245,17 @@ def short_pause():
 
 
 def long_pause():
-    time.sleep(14 if IS_ODD else 0)
-    for _ in range(20):
+    """The last rank sleeps until the test has seen that this was noticed, and then they all go on
+    until it has seen that as well.
+    """
+    while IS_ODD and not has_test("noticed"):
         time.sleep(0.1)
-        step()
+    have_all = 0
+    while not have_all:
+        time.sleep(0.1)
+        mine = torch.full((1024,), float(has_test("seen_going_on")))
+        dist.all_reduce(mine, op=dist.ReduceOp.MIN)
+        have_all = mine[0].item()
 
 
 def uneven():
