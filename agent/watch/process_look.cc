@@ -177,6 +177,8 @@ bool IsBusy(const ProcessLook& look, const std::optional<ProcessUse>& use,
   constexpr double kShare = 0.05;
   constexpr double kBytesPerSecond = 64 << 10;
   if (look.state == 'R' || look.state == 'D') return true;
+  // Its last pulse is older than its end, of which its agent is about to hear.
+  if (look.state == 'Z' || look.state == 'X') return true;
   if (!use || !before || elapsed <= absl::ZeroDuration()) return false;
   const double seconds = absl::ToDoubleSeconds(elapsed);
   const double share = static_cast<double>(use->cpu_ticks - before->cpu_ticks) /

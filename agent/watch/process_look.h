@@ -51,7 +51,8 @@ std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& b
 hangs::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& before);
 
 // Whether it and what it has started compute, read or write: by the state of its main thread, and
-// by what was used since `before`, `elapsed` ago. Who waits for a disk does io, too.
+// by what was used since `before`, `elapsed` ago. Who waits for a disk does io, too, and one that
+// has just ended counts as well.
 //
 // Threads: pure.
 bool IsBusy(const ProcessLook& look, const std::optional<ProcessUse>& use,

@@ -94,6 +94,7 @@ TEST(IsBusy, IsWhoComputesReadsOrWrites) {
   EXPECT_FALSE(is_busy('S', std::nullopt));
   EXPECT_TRUE(is_busy('R', before)) << "it waits for a core that others have";
   EXPECT_TRUE(is_busy('D', before)) << "it waits for a disk";
+  EXPECT_TRUE(is_busy('Z', before)) << "it has ended, and its agent is about to hear of it";
   EXPECT_FALSE(IsBusy({.state = 'S'}, computes, std::nullopt, absl::Seconds(1)));
 }
 
