@@ -223,7 +223,7 @@ hangs::Evidence MakeEvidence(Round round, int world_size, const std::vector<Watc
   return maker.Take();
 }
 
-hangs::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* torch) {
+hangs::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* torch, MonoTime now) {
   hangs::Pulse pulse{.rank = rank, .is_told = board.pid.load(std::memory_order_acquire) != 0};
   if (!pulse.is_told && torch == nullptr) return pulse;
   pulse.is_told = true;
@@ -239,6 +239,8 @@ hangs::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* to
     pulse.has_operations =
         pulse.has_operations || !torch->records.groups.empty() || torch->waits.has_begun;
     pulse.is_waiting = pulse.is_waiting || torch->records.has_pending;
+    // Who has not answered the last question is silent by that.
+    if (torch->answers) pulse.age = now - torch->asked_at;
   }
   return pulse;
 }

@@ -44,8 +44,10 @@ struct WatchedRank {
 hangs::Evidence MakeEvidence(Round round, int world_size, const std::vector<WatchedRank>& watched,
                              const TorchMembers& members = {});
 
-// `is_told` where a worker has opened the board, or where PyTorch tells of it. `torch` may be null.
-hangs::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* torch = nullptr);
+// `is_told` where a worker has opened the board, or where PyTorch tells of it. `torch` may be null;
+// its answer is as old as its question.
+hangs::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* torch = nullptr,
+                       MonoTime now = MonoTime());
 
 using hangs::PhaseInWords;
 

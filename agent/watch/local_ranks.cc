@@ -73,7 +73,7 @@ bool LocalRanks::HaveAllEnded() const {
 std::vector<hangs::Pulse> LocalRanks::Tick(MonoTime now) {
   torch_.Tick(now, silences_.IsSomebodySilent(kSilenceToAskAbout));
   AskStore();
-  std::vector<hangs::Pulse> pulses = TakePulses();
+  std::vector<hangs::Pulse> pulses = TakePulses(now);
   silences_.Listen(pulses, now, hangs::SilencesOf(gatherings_.At(now), silences_.mute()));
   pace_meter_.Listen(pulses, now);
   step_rate_.Listen(Progress().step, now);
@@ -92,12 +92,12 @@ void LocalRanks::AskStore() {
   });
 }
 
-std::vector<hangs::Pulse> LocalRanks::TakePulses() const {
+std::vector<hangs::Pulse> LocalRanks::TakePulses(MonoTime now) const {
   std::vector<hangs::Pulse> pulses;
   for (size_t i = 0; i < round_.boards.size(); ++i) {
     if (!round_.boards[i]) continue;
     pulses.push_back(MakePulse(RankOf(static_cast<int>(i)), round_.boards[i]->board(),
-                               torch_.Find(static_cast<int>(i))));
+                               torch_.Find(static_cast<int>(i)), now));
   }
   return pulses;
 }
@@ -149,7 +149,8 @@ std::vector<int64_t> LocalRanks::Steps() const {
 }
 
 LocalRanks::Position LocalRanks::Where() {
-  return {TakePulses(), hangs::MissingAt(gatherings_.At(MonoNow()))};
+  const MonoTime now = MonoNow();
+  return {TakePulses(now), hangs::MissingAt(gatherings_.At(now))};
 }
 
 bool LocalRanks::HaveMovedSince(const Position& before) {

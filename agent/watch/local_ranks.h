@@ -83,7 +83,7 @@ class LocalRanks {
 
   // One question at a time.
   void AskStore();
-  std::vector<hangs::Pulse> TakePulses() const;
+  std::vector<hangs::Pulse> TakePulses(MonoTime now) const;
   hangs::NodePaces MakePaces() const;
   WatchedRank LookAt(int local_rank, Worker& worker, MonoTime now);
   static void Look(int pid, Worker& worker, MonoTime now);

@@ -231,6 +231,7 @@ void TorchWatch::TakeRecords(Source& source, absl::string_view waits, bool in_fu
 void TorchWatch::Ask(Known& known, bool in_full) {
   std::vector<std::string> sockets;
   for (const Source& source : known.sources) sockets.push_back(source.socket);
+  const MonoTime asked_at = MonoNow();
   auto recorders = AskRecorders(sockets, kAskTime);
   const MonoTime now = MonoNow();
   for (size_t i = 0; i < sockets.size(); ++i) {
@@ -246,6 +247,7 @@ void TorchWatch::Ask(Known& known, bool in_full) {
     if (!recorders[i].ok()) continue;
     if (!source.rank) source.rank.emplace();
     source.rank->pid = recorders[i]->pid;
+    source.rank->asked_at = asked_at;
     source.dumps = std::make_shared<const TorchDumps>(std::move(recorders[i]->dumps));
     source.dumps_read_at = now;
     const uint64_t before = source.rank->token;

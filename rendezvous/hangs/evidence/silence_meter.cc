@@ -37,8 +37,10 @@ void SilenceMeter::Listen(const std::vector<Pulse>& pulses, MonoTime now,
     }
   }
   for (const RankSilence& each : of_mute) {
-    ranks_.try_emplace(
-        each.rank, RankState{.phase = each.phase, .silent_for = each.silent_for, .is_mute = true});
+    ranks_.try_emplace(each.rank, RankState{.phase = each.phase,
+                                            .silent_for = each.silent_for,
+                                            .watched_for = each.silent_for,
+                                            .is_mute = true});
   }
 }
 
@@ -46,12 +48,14 @@ void SilenceMeter::Hear(const Pulse& pulse, absl::Duration gap) {
   const auto [found, is_new] = ranks_.try_emplace(pulse.rank);
   RankState& state = found->second;
   if (!is_new && state.pulse.token == pulse.token) {
-    state.silent_for += gap;
+    state.watched_for += gap;
+    state.silent_for = std::max(state.silent_for, state.watched_for - pulse.age);
     state.has_waited = state.has_waited || pulse.is_waiting;
     return;
   }
   const WatchPhase before = std::exchange(state.phase, PhaseOf(pulse));
-  const absl::Duration silence = std::exchange(state.silent_for, absl::ZeroDuration()) + gap;
+  const absl::Duration silence = std::exchange(state.watched_for, absl::ZeroDuration()) + gap;
+  state.silent_for = absl::ZeroDuration();
   const bool has_waited = std::exchange(state.has_waited, pulse.is_waiting);
   state.pulse = pulse;
   if (!is_new && before == state.phase && !has_waited) history_.Learn(before, silence);
@@ -62,7 +66,7 @@ void SilenceMeter::Finish(int rank) {
   if (found == ranks_.end()) return;
   const RankState& state = found->second;
   if (state.phase == WatchPhase::kEnd && !state.has_waited) {
-    history_.Learn(state.phase, state.silent_for);
+    history_.Learn(state.phase, state.watched_for);
   }
 }
 
@@ -79,7 +83,7 @@ absl::Duration SilenceMeter::SilenceOf(int rank) const {
 
 bool SilenceMeter::IsSomebodySilent(absl::Duration least) const {
   return std::any_of(ranks_.begin(), ranks_.end(),
-                     [&](const auto& entry) { return entry.second.silent_for >= least; });
+                     [&](const auto& entry) { return entry.second.watched_for >= least; });
 }
 
 }  // namespace muster::hangs

@@ -2,8 +2,9 @@
 //
 // Every second or so it is told how far each rank has come (Listen). Silence is what was watched of
 // it: the time between two calls of Listen counts at most kGapMax. So a stopped agent, a suspended
-// machine or a clock that jumps make nobody silent. Of a silence that ended well the meter learns,
-// but for that of a rank that waited for others: how long they took is learned from them.
+// machine or a clock that jumps make nobody silent. Nor does a pulse that is old: a rank may have
+// moved since. Of a silence that ended well the meter learns, but for that of a rank that waited
+// for others: how long they took is learned from them.
 //
 // Pure. Thread-compatible: one caller at a time (agent/watch/local_ranks.h calls it on the loop).
 #pragma once
@@ -34,6 +35,7 @@ struct Pulse {
   bool has_operations = false;  // it has called a communicator
   bool is_waiting = false;      // for an operation, and so for others
   absl::Duration waited;        // for operations, all in all
+  absl::Duration age;           // it tells of so long ago
 };
 
 struct RankSilence {
@@ -61,7 +63,7 @@ class SilenceMeter {
   absl::Duration SilenceOf(int rank) const;
   // By rank.
   std::vector<RankSilence> Silences() const;
-  // So long, or longer, some rank has been silent.
+  // So long, or longer, nothing new is known of some rank.
   bool IsSomebodySilent(absl::Duration least) const;
   LearnedSilences Learned() const { return history_.Learned(); }
 
@@ -70,8 +72,9 @@ class SilenceMeter {
     Pulse pulse;
     WatchPhase phase = WatchPhase::kStart;
     absl::Duration silent_for;
-    bool has_waited = false;  // in this silence
-    bool is_mute = false;     // others tell how long it is silent
+    absl::Duration watched_for;  // since it has moved last, as far as is known
+    bool has_waited = false;     // in this silence
+    bool is_mute = false;        // others tell how long it is silent
   };
 
   static WatchPhase PhaseOf(const Pulse& pulse);

@@ -216,6 +216,11 @@ TEST(MakePulse, IsOfPyTorchWhereNothingIsOnTheBoard) {
   torch.records.has_pending = true;
   EXPECT_NE(MakePulse(0, *board, &torch).token, done.token);
   EXPECT_TRUE(MakePulse(0, *board, &torch).is_waiting);
+  const MonoTime now = MonoTime::At(absl::Hours(1));
+  torch.asked_at = now - absl::Seconds(3);
+  EXPECT_EQ(MakePulse(0, *board, &torch, now).age, absl::Seconds(torch.answers ? 3 : 0));
+  torch.answers = !torch.answers;
+  EXPECT_EQ(MakePulse(0, *board, &torch, now).age, absl::Seconds(torch.answers ? 3 : 0));
 }
 
 TEST(MakeEvidence, AccusesNobodyInAGroupWhoseRanksNobodyHasTold) {

@@ -40,6 +40,19 @@ TEST_F(SilenceMeterTest, CountsFromWhatARankHasDoneLast) {
                           RankSilence{1, WatchPhase::kStep, absl::Seconds(4)}));
 }
 
+TEST_F(SilenceMeterTest, LastsUntilTheTimeOfWhichIsTold) {
+  for (int second = 0; second < 6; ++second) {
+    pulses_[0].age = absl::Seconds(second % 3);  // it is asked every third second
+    Pass(1);
+  }
+  EXPECT_EQ(meter_.SilenceOf(0), absl::Seconds(4));
+  EXPECT_EQ(meter_.SilenceOf(1), absl::Seconds(6));
+  pulses_[0].age = absl::Minutes(1);
+  Pass(1);
+  EXPECT_EQ(meter_.SilenceOf(0), absl::Seconds(4)) << "what is known of it stays so";
+  EXPECT_TRUE(meter_.IsSomebodySilent(absl::Seconds(7)));
+}
+
 TEST_F(SilenceMeterTest, TimeInWhichNobodyWatchedIsNobodysSilence) {
   Pass(3);
   now_ = now_ + absl::Hours(3);  // the agent was stopped, or the machine slept
