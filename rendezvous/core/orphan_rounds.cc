@@ -34,7 +34,7 @@ JobOutcome OutcomeOf(const AgentReport& report, MonoTime now) {
 void OrphanRounds::Start(const AgentReport& report, MonoTime now) {
   instance_ = report.instance;
   round_ = report.round;
-  num_nodes_ = report.num_nodes;
+  num_nodes_ = std::min(report.num_nodes, report.settings.max_nodes);  // leases depend on it
   orphan_timeout_ = report.settings.orphan_timeout;
   first_seen_ = now;
   members_.clear();
@@ -172,7 +172,7 @@ std::optional<std::string> OrphanRounds::WhyNewcomersWait(const LeaseSettings& s
                       NamesInWords(names, count),
                       ", but this server has lost its record of it; the "
                       "job is formed again when the round ends, or in ",
-                      InWords(left));
+                      InWords(std::max(left, lease)));
 }
 
 }  // namespace muster::rendezvous

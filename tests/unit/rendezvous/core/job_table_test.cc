@@ -180,6 +180,20 @@ TEST_F(ForgetfulServerTest, BeginsNoRoundBesideOneThatMayStillRun) {
   EXPECT_TRUE(std::holds_alternative<RunRound>(Joining(9).body));
 }
 
+// The lease of a member grows with the nodes of its round.
+TEST_F(ForgetfulServerTest, WaitsForNoLongerThanTheLeaseOfSoManyNodesAsTheJobMayHave) {
+  Answer(1, {.sequence = ++sequence_,
+             .phase = AgentPhase::kRunning,
+             .round = Round(4),
+             .instance = FirstInstanceOf(ServerTerm(1)),
+             .num_nodes = 1000000,
+             .node = Describe("node1"),
+             .settings = Settings(3, 3, 1)});
+  EXPECT_TRUE(std::holds_alternative<Wait>(Joining(9).body));
+  now_ = now_ + absl::Seconds(7);
+  EXPECT_TRUE(std::holds_alternative<RunRound>(Joining(9).body));
+}
+
 TEST_F(ForgetfulServerTest, GivesUpAnInstanceWithoutARoundForOneThatRuns) {
   Joining(9, {}, 2);
   EXPECT_EQ(table_.size(), 1u);
