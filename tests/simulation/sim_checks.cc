@@ -1,6 +1,5 @@
 // What must hold, whatever went wrong. The letters are those of sim_cluster.h.
 #include <cstdio>
-#include <limits>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -39,7 +38,6 @@ int RoundsOfOneNeeded(absl::Duration time) {
 }  // namespace
 
 int SimCluster::RoundsBound(int job) const {
-  if (fates_[job].causes.has_hostile_member) return std::numeric_limits<int>::max();
   const JobFate& fate = fates_[job];
   const SimJobPlan& plan = plan_.jobs[job];
   const int others = 1 + kRoundsPerDisturbance * fate.disturbances + plan.num_late + plan.num_nodes;
@@ -91,12 +89,19 @@ void SimCluster::CheckAssignment(Node& node, const Assignment& assignment) {
     Fail(absl::StrCat("C12: ", node.name, " is in a round after it was drained"));
   }
   const auto size = world_sizes_.emplace(key, assignment.world_size).first;
-  const int expected = assignment.num_nodes * JobOf(node).local_world_size;
-  // A hostile member may have as many workers as it likes, but each hears the same of them.
+  int expected = 0;
+  int num_of_other_size = 0;
+  for (const Peer& peer : assignment.peers) {
+    expected += peer.local_world_size;
+    num_of_other_size += peer.local_world_size != JobOf(node).local_world_size;
+  }
+  // A hostile member may have as many workers as it likes.
   const bool is_expected =
-      assignment.world_size == expected || fates_[node.job].causes.has_hostile_member;
+      assignment.world_size == expected &&
+      num_of_other_size <= (fates_[node.job].causes.hostile_names.empty() ? 0 : 1);
   if (size->second != assignment.world_size || !is_expected) {
-    Fail(absl::StrCat("C1: world sizes ", size->second, " and ", assignment.world_size));
+    Fail(absl::StrCat("C1: world sizes ", size->second, ", ", assignment.world_size, " and ",
+                      expected, " of its nodes"));
   }
   if (static_cast<int>(assignment.peers.size()) != assignment.num_nodes) Fail("C1: peers missing");
   if (assignment.restart_count <= node.newest_attempt) {
@@ -149,17 +154,22 @@ void SimCluster::CheckLosses(int job) {
   const rendezvous::JobState* state = table_->FindState(KeyOf(job));
   if (state == nullptr) return;
   for (const auto& [id, name] : state->lost) {
-    if (!nodes_.contains(id) || state->assignments.empty()) continue;
-    const Node& node = nodes_.at(id);
+    const bool is_hostile = id == HostileOf(job);
+    if ((!nodes_.contains(id) && !is_hostile) || state->assignments.empty()) continue;
     // The newest round of all lives may be one that a server which died had no time to record.
     const RoundId round(state->assignments.begin()->second.instance, state->round);
-    if (!fates_[job].causes.losses.insert({round, id}).second) continue;
+    if (!fates_[job].causes.losses.insert({round, id}).second || is_hostile) continue;
+    const Node& node = nodes_.at(id);
     if (!node.is_alive || node.finished || node.is_leaving) continue;
     const LeaseSettings lease;
     const absl::Duration silence = ServerNow() - node.heard_at.value_or(server_since_);
     if (silence >= lease.duration || drained_.contains(id) || state->drained.contains(id)) continue;
     if (state->phase == rendezvous::JobPhase::kEnded) continue;  // it has been told, and may go
-    if (!node.is_connected && fates_[job].causes.impersonated == name) continue;
+    // The server may take a hostile member for a new start of the node.
+    const AgentReport* const foreign = fates_[job].causes.foreign;
+    const bool is_taken_for_it = foreign != nullptr && foreign->node.name == name &&
+                                 foreign->node.address == absl::StrCat("address-of-", name);
+    if (!node.is_connected && is_taken_for_it) continue;
     Fail(absl::StrCat("C14: ", name, " is lost, and was heard ", absl::FormatDuration(silence),
                       " ago"));
   }
@@ -208,7 +218,7 @@ void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
       causes.ended.emplace(causes.newest, schedule_.now());
     }
     coverage_.unrecorded_rounds += announce->event == "job_unrecorded";
-    if (KnowsAllRounds() && !fates_[job].causes.has_hostile_member &&
+    if (KnowsAllRounds() && fates_[job].causes.foreign == nullptr &&
         announce->event == "job_unrecorded") {
       Fail("C11: a server with durable state has no record of a round: " + announce->reason);
     }

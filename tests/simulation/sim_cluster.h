@@ -220,11 +220,12 @@ class SimCluster {
     std::optional<MonoTime> enough_since;              // as many nodes as a round needs could join
     std::map<Instance, MonoTime> ended;                // when the server decided it
     Instance newest;
-    bool has_hostile_member = false;
+    std::set<std::string> hostile_names;  // as whom a hostile member has reported
+    std::set<AgentPhase> hostile_phases;
+    int hostile_restarts = 0;    // the most that it has claimed that were used
     bool may_end_apart = false;  // in a round too few nodes reached all others
-    // As whom a hostile member reports at this instant: the server may take it for a new start of
-    // that node.
-    std::string impersonated;
+    // What the server hears of a hostile member at this instant.
+    const AgentReport* foreign = nullptr;
   };
   struct ToldOutcome {
     JobOutcome outcome;
@@ -265,7 +266,9 @@ class SimCluster {
   // --- sim_hostile.cc: reports that no agent of ours makes
   void InjectForeignReports(int job);
   void SendForeign(int job, Incarnation from, const AgentReport& report);
+  static Incarnation HostileOf(int job);
   AgentReport DrawHostileReport(int job);
+  void NoteHostileReport(int job, const AgentReport& report);
   void CheckMisfit(int job);
   // What a worker of the node asks of the store that is refused, as a rule.
   void AskOddly(int job);

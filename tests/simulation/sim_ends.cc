@@ -94,7 +94,12 @@ std::vector<SimCluster::RoundId> SimCluster::RoundsOf(int job, Instance instance
 }
 
 bool SimCluster::WasDrawn(int job, const WorkerFailure& blamed) const {
-  const std::vector<WorkerFailure>& failures = fates_[job].causes.failures;
+  const JobCauses& causes = fates_[job].causes;
+  // What the server says of a node that has failed, and does not say how.
+  const bool may_be_hostile = causes.hostile_phases.contains(AgentPhase::kFailed) &&
+                              causes.hostile_names.contains(blamed.node_name);
+  if (may_be_hostile && blamed.exit_code == kExitFailure) return true;
+  const std::vector<WorkerFailure>& failures = causes.failures;
   return std::any_of(failures.begin(), failures.end(), [&](const WorkerFailure& drawn) {
     return drawn.rank == blamed.rank && drawn.node_name == blamed.node_name &&
            drawn.exit_code == blamed.exit_code && drawn.signal == blamed.signal;
@@ -103,7 +108,8 @@ bool SimCluster::WasDrawn(int job, const WorkerFailure& blamed) const {
 
 int SimCluster::RestartsDue(int job) const {
   const JobCauses& causes = fates_[job].causes;
-  return static_cast<int>(causes.failed_rounds.size() + causes.losses.size());
+  return static_cast<int>(causes.failed_rounds.size() + causes.losses.size()) +
+         causes.hostile_restarts;
 }
 
 std::string SimCluster::WhyBudgetIsLeft(int job) const {
@@ -130,9 +136,14 @@ std::string SimCluster::WhyWrongLossOfNode(int job, const JobOutcome& outcome) c
   if (!plan_.jobs[job].settings.is_static) return "it can do without a node that is lost";
   const auto& losses = fates_[job].causes.losses;
   const bool is_named = std::any_of(losses.begin(), losses.end(), [&](const auto& loss) {
-    return absl::StrContains(outcome.reason, nodes_.at(loss.second).name);
+    const auto node = nodes_.find(loss.second);
+    return node != nodes_.end() && absl::StrContains(outcome.reason, node->second.name);
   });
-  return is_named ? WhyBudgetIsLeft(job) : "no node that it names was lost";
+  const auto& hostile = fates_[job].causes.hostile_names;
+  const bool is_hostile_named =
+      std::any_of(hostile.begin(), hostile.end(),
+                  [&](const std::string& name) { return absl::StrContains(outcome.reason, name); });
+  return is_named || is_hostile_named ? WhyBudgetIsLeft(job) : "no node that it names was lost";
 }
 
 // The time-out is wrong if the job had enough nodes, or an agent could say how its job got on.
@@ -181,7 +192,6 @@ bool SimCluster::CouldAllSay(int job, RoundId round) const {
 
 std::string SimCluster::WhyWrong(int job, Instance instance, const JobOutcome& outcome) const {
   const JobCauses& causes = fates_[job].causes;
-  if (causes.has_hostile_member) return "";  // it may have left, or failed, or whatever it likes
   if (outcome.root_cause) return WhyWrongFailure(job, outcome);
   switch (outcome.exit_code) {
     case 0: {
@@ -189,7 +199,9 @@ std::string SimCluster::WhyWrong(int job, Instance instance, const JobOutcome& o
       const bool succeeded = std::any_of(rounds.begin(), rounds.end(), [&](const RoundId& round) {
         return HasSucceeded(job, round);
       });
-      if (causes.asked_to_stop > 0 || succeeded) return "";
+      // A server without a record of the round believes a member that says all have succeeded.
+      const bool is_claimed = causes.hostile_phases.contains(AgentPhase::kSucceeded);
+      if (causes.asked_to_stop > 0 || succeeded || is_claimed) return "";
       return "nobody asked for it, and not every worker of a round has ended with 0";
     }
     case kExitNodesMissing:
@@ -249,7 +261,10 @@ void SimCluster::ObserveRefusal(const Node& node, const Directive& directive,
   const auto refuse = [&](const std::string& why) {
     Fail(absl::StrCat("C6: ", node.name, " is refused (", status.message(), "), but ", why));
   };
-  if (fates_[node.job].causes.has_hostile_member) return;
+  // A hostile member may have come before it, and claimed its rank.
+  const bool is_rank_taken = !fates_[node.job].causes.hostile_names.empty() &&
+                             absl::StrContains(status.message(), "already has that rank");
+  if (is_rank_taken) return;
   if (!absl::IsFailedPrecondition(status)) return refuse("it is what it was started as");
   if (!node.causes.exit_codes.empty()) return;  // it leaves
   const JobCauses& causes = fates_[node.job].causes;
@@ -281,7 +296,6 @@ std::string SimCluster::WhyWrongFinish(const Node& node, const JobOutcome& outco
   if (causes.refusals.contains(outcome.reason)) return "";
   if (causes.exit_codes.contains(outcome.exit_code)) return "";  // no port, said as such
   const RendezvousSettings& settings = JobOf(node).settings;
-  if (fates_[node.job].causes.has_hostile_member) return "";
   if (causes.job_failed && absl::StartsWith(outcome.reason, causes.job_failed->reason)) {
     return WhyWrongAsTold(node, outcome);
   }

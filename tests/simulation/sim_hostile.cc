@@ -5,32 +5,54 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/exit_codes.h"
 #include "tests/simulation/sim_cluster.h"
 
 namespace muster::simulation {
 namespace {
 
 constexpr int kMany = 1000000;
-constexpr uint64_t kHostile = 0xbad;  // the incarnation of each job's, plus the job
 
 }  // namespace
+
+Incarnation SimCluster::HostileOf(int job) {
+  return Incarnation(0xbad + static_cast<uint64_t>(job));
+}
 
 void SimCluster::InjectForeignReports(int job) {
   if (table_ == nullptr || is_stalling_) return;
   const bool is_last = job > 0 && job + 1 == static_cast<int>(plan_.jobs.size());
   if (is_last && random_.Chance(plan_.hostile_members)) {
-    fates_[job].causes.has_hostile_member = true;
-    SendForeign(job, Incarnation(kHostile + static_cast<uint64_t>(job)), DrawHostileReport(job));
+    const AgentReport report = DrawHostileReport(job);
+    NoteHostileReport(job, report);
+    SendForeign(job, HostileOf(job), report);
   }
   if (random_.Chance(plan_.misfits)) CheckMisfit(job);
 }
 
 void SimCluster::SendForeign(int job, Incarnation from, const AgentReport& report) {
   Trace("foreign", ToString(report));
-  std::string& impersonated = fates_[job].causes.impersonated;
-  if (report.node.address == "address-of-" + report.node.name) impersonated = report.node.name;
+  JobCauses& causes = fates_[job].causes;
+  causes.foreign = &report;
   AtServer([&] { return table_->OnReport(KeyOf(job), from, report, ServerNow()); });
-  impersonated.clear();
+  causes.foreign = nullptr;
+}
+
+// What it says of itself may be how its job goes on, or ends.
+void SimCluster::NoteHostileReport(int job, const AgentReport& report) {
+  JobFate& fate = fates_[job];
+  ++fate.disturbances;
+  fate.causes.hostile_names.insert(report.node.name);
+  fate.causes.hostile_phases.insert(report.phase);
+  fate.causes.hostile_restarts = std::max(fate.causes.hostile_restarts, report.past.restarts_used);
+  if (report.phase == AgentPhase::kFailed) {
+    fate.causes.failed_rounds.insert(fate.newest_round);
+  }
+  for (const WorkerFailure& failure : report.failures) {
+    fate.causes.failures.push_back(failure);
+    fate.causes.failed_rounds.insert(fate.newest_round);
+  }
+  if (report.departure) fate.causes.exit_codes.insert(ExitCodeOfSignal(report.departure->signal));
 }
 
 AgentReport SimCluster::DrawHostileReport(int job) {

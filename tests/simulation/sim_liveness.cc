@@ -75,7 +75,6 @@ std::string SimCluster::WhyNoRound(int job) const {
     }
   }
   if (IsOver(job) || healthy < settings.min_nodes) return "";
-  if (fates_[job].causes.has_hostile_member) return "";  // it may hold a place, and do nothing
   const bool may_grow = settings.scale_up == ScaleUp::kNow;
   const int most = may_grow ? settings.max_nodes : settings.min_nodes;
   const int wanted = std::min(healthy, most - running_others);
