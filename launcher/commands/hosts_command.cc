@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "launcher/commands/run_command.h"
+#include "launcher/hosts/host_ends.h"
 #include "launcher/hosts/host_file.h"
 #include "launcher/hosts/remote_start.h"
 #include "launcher/hosts/ssh_session.h"
@@ -35,11 +36,7 @@
 namespace muster::launcher {
 namespace {
 
-constexpr int kConnectionFailed = 255;  // ssh's own exit code
-constexpr int kLookAgainMs = 100;       // for the end of an ssh whose output has ended
-constexpr int kLookForTimeMs = 1000;    // while the others of an ended agent may end by themselves
-// A job that ends is over on every host by then, but for workers that take their time to end.
-constexpr absl::Duration kOthersMayTake = absl::Seconds(10);
+constexpr int kLookAgainMs = 100;  // for the end of an ssh whose output has ended
 
 int Refuse(const absl::Status& status) {
   log::Write(log::Level::kError, "refused", status.message());
@@ -79,7 +76,8 @@ absl::StatusOr<std::vector<HostEntry>> FindHosts(const HostJob& job) {
 // The sessions of one job, and what ends them.
 class HostRun {
  public:
-  explicit HostRun(std::vector<SshSession> sessions) : sessions_(std::move(sessions)) {
+  explicit HostRun(std::vector<SshSession> sessions)
+      : sessions_(std::move(sessions)), ends_(sessions_.size()) {
     sigset_t set;
     sigemptyset(&set);
     for (const int signal : {SIGINT, SIGTERM, SIGQUIT}) sigaddset(&set, signal);
@@ -93,18 +91,20 @@ class HostRun {
   }
 
   int Run() {
-    std::vector<bool> concluded(sessions_.size(), false);
-    while (std::count(concluded.begin(), concluded.end(), false) > 0) {
+    std::vector<bool> has_ended(sessions_.size(), false);
+    while (!ends_.HaveAllEnded()) {
       Turn();
       for (size_t i = 0; i < sessions_.size(); ++i) {
-        if (concluded[i] || !sessions_[i].HasEnded()) continue;
-        concluded[i] = true;
-        Conclude(sessions_[i]);
+        if (has_ended[i] || !sessions_[i].HasEnded()) continue;
+        has_ended[i] = true;
+        Obey(ends_.OnEnd({.host = sessions_[i].host(),
+                          .was_greeted = sessions_[i].was_greeted(),
+                          .exit_code = sessions_[i].exit_code(),
+                          .last_words = sessions_[i].last_words()},
+                         MonoNow()));
       }
     }
-    if (unreachable_) return kExitNodesMissing;
-    if (finished_) return worst_;
-    return stop_signal_ != 0 ? ExitCodeOfSignal(stop_signal_) : kExitFailure;
+    return ends_.ExitCode();
   }
 
  private:
@@ -117,32 +117,36 @@ class HostRun {
       polled.push_back({session.in(), POLLOUT, 0});
       is_ending = is_ending || (session.out() < 0 && session.err() < 0 && session.is_running());
     }
-    const bool has_deadline = stop_others_at_ < MonoTime::InfiniteFuture();
-    const int timeout = is_ending ? kLookAgainMs : has_deadline ? kLookForTimeMs : -1;
-    if (poll(polled.data(), polled.size(), timeout) < 0) return;
+    if (poll(polled.data(), polled.size(), is_ending ? kLookAgainMs : UntilDeadlineMs()) < 0)
+      return;
     for (size_t i = 0; i < sessions_.size(); ++i) {
       if (polled[1 + 3 * i].revents != 0) sessions_[i].ReadOut();
       if (polled[2 + 3 * i].revents != 0) sessions_[i].ReadErr();
       if (polled[3 + 3 * i].revents != 0) sessions_[i].WriteIn();
     }
-    if (MonoNow() >= stop_others_at_) StopOthers();
+    Obey(ends_.OnTime(MonoNow()));
     signalfd_siginfo info{};
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
-      stop_signal_ = static_cast<int>(info.ssi_signo);
-      Stop(stop_signal_);
+      const int signal = static_cast<int>(info.ssi_signo);
+      ends_.OnSignal(signal);
+      Stop(signal);
     }
   }
 
-  // The job needs each of its hosts: without one the others would wait until the join time-out.
-  void StopOthers() {
-    stop_others_at_ = MonoTime::InfiniteFuture();
-    const auto runs = [](const SshSession& session) { return session.is_running(); };
-    if (stop_signal_ != 0 || !std::any_of(sessions_.begin(), sessions_.end(), runs)) return;
-    log::Write(log::Level::kError, "host_left",
-               absl::StrCat(first_failure_, ", and the job needs all of its ", sessions_.size(),
-                            " hosts; stopping the others"));
-    has_stopped_others_ = true;
-    Stop(SIGTERM);
+  // For poll; -1: there is none.
+  int UntilDeadlineMs() const {
+    const MonoTime deadline = ends_.NextDeadline();
+    if (deadline.is_infinite()) return -1;
+    const absl::Duration left = std::max(deadline - MonoNow(), absl::ZeroDuration());
+    return static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
+  }
+
+  void Obey(const HostEnds::Orders& orders) {
+    if (orders.say) {
+      const log::Level level = orders.say->is_warning ? log::Level::kWarning : log::Level::kError;
+      log::Write(level, orders.say->event, orders.say->text);
+    }
+    if (orders.stops_others) Stop(SIGTERM);
   }
 
   // Who has not been reached has nothing to stop.
@@ -152,43 +156,9 @@ class HostRun {
     }
   }
 
-  void Conclude(const SshSession& session) {
-    if (!session.was_greeted()) {
-      if (stop_signal_ != 0 || unreachable_) return;  // cut by us
-      unreachable_ = true;
-      log::Write(log::Level::kError, "unreachable",
-                 absl::StrCat("cannot start an agent on ", session.host(), ": ",
-                              session.last_words().empty() ? "ssh exited without a message"
-                                                           : session.last_words(),
-                              sessions_.size() > 1 ? "; stopping the others" : ""));
-      Stop(SIGTERM);
-      return;
-    }
-    if (session.exit_code() == kConnectionFailed) {
-      log::Write(log::Level::kWarning, "connection_lost",
-                 absl::StrCat("lost the connection to ", session.host(),
-                              "; its agent keeps running, but its output no longer appears here"));
-      return;
-    }
-    finished_ = true;
-    if (has_stopped_others_ || session.exit_code() == 0) return;
-    if (worst_ == 0) {
-      first_failure_ =
-          absl::StrCat("the agent on ", session.host(), " exited with ", session.exit_code());
-      stop_others_at_ = MonoNow() + kOthersMayTake;
-    }
-    worst_ = std::max(worst_, session.exit_code());
-  }
-
   std::vector<SshSession> sessions_;
   UniqueFd signals_;
-  int stop_signal_ = 0;
-  int worst_ = 0;
-  std::string first_failure_;  // host and code of the first agent that ended with another than 0
-  MonoTime stop_others_at_ = MonoTime::InfiniteFuture();
-  bool has_stopped_others_ = false;
-  bool finished_ = false;  // one agent at least has said how the job ended
-  bool unreachable_ = false;
+  HostEnds ends_;
 };
 
 // Whether `host` is this machine, and its account, if it names one, is ours.

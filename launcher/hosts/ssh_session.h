@@ -1,6 +1,6 @@
 // One agent behind an ssh connection: OpenSSH's client as a child process, what it is told, and
-// what comes back. Performs only; who is started and stopped is decided by
-// commands/hosts_command.cc.
+// what comes back. Performs only; commands/hosts_command.cc decides who is started, and
+// host_ends.h when the others are stopped.
 //
 // Threads: compatible; one caller at a time.
 #pragma once
