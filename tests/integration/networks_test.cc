@@ -256,6 +256,25 @@ TEST_F(Networks, TheDoctorFindsTheSlowNode) {
   EXPECT_THAT(all, HasSubstr("fault: bandwidth: 10.77.0.4 sends at most ")) << All(results);
 }
 
+// Each knows itself by a loopback address, as Debian's /etc/hosts has it.
+TEST_F(Networks, TheDoctorMeasuresBetweenNodesWhoseOwnNamesAreLoopback) {
+  network_.emplace(2);
+  std::vector<Subprocess> doctors;
+  for (const int node : {1, 2}) {
+    const int other = 3 - node;
+    network_->SetHosts(node, absl::StrCat("127.0.0.1 localhost\n127.0.1.1 node", node, "\n",
+                                          network_->AddressOf(other), " node", other, "\n"));
+    doctors.push_back(StartProgram(
+        network_->On(node, {MusterBinary(), "doctor"}),
+        {{"RANK", absl::StrCat(node - 1)},
+         {"LOCAL_WORLD_SIZE", "1"},
+         {"TF_CONFIG", R"({"cluster": {"worker": ["node1:29411", "node2:29411"]}})"}}));
+  }
+  std::vector<SubprocessResult> results;
+  for (Subprocess& doctor : doctors) results.push_back(doctor.Wait(kLongEnough));
+  EXPECT_THAT(results[0].out, HasSubstr(" Gbit/s"));
+}
+
 TEST_F(Networks, NodesThatDifferAreNamed) {
   network_.emplace(3);
   const std::vector<Environment> changes = {{}, {}, {{"PYTHONHASHSEED", "7"}}};
