@@ -40,7 +40,7 @@ void AddTime(const AgentFigures& figures, MetricsText& out) {
   const double all =
       std::accumulate(figures.spent_seconds.begin(), figures.spent_seconds.end(), 0.0);
   out.BeginGauge("muster_agent_goodput_ratio",
-                 "Share of its time in which the node's workers ran and nobody hung.");
+                 "Share of its time in which the node's workers ran and no rank hung.");
   if (all > 0) out.Add(who, figures.spent_seconds[static_cast<size_t>(Spent::kRunning)] / all);
   const auto count = [&](const char* name, const char* help, int64_t value) {
     out.BeginCounter(name, help);

@@ -137,7 +137,7 @@ std::string StoreDoor::CheckInvariants() const {
   size_t connections = 0;
   for (const auto& [name, origin] : origins_) {
     connections += origin.connections.size();
-    if (origin.connections.empty()) return absl::StrCat("D1: nobody is of ", name);
+    if (origin.connections.empty()) return absl::StrCat("D1: no connection is of ", name);
     for (const StoreConnection connection : origin.silent) {
       if (!origin.connections.contains(connection)) return absl::StrCat("D1: a ghost of ", name);
     }

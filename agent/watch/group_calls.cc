@@ -131,11 +131,11 @@ std::optional<GroupCalls::Line> GroupCalls::Return(pid_t pid, MonoTime now) {
     std::optional<Line> line;
     if (group.is_told) {
       line = Line{.text = it->first.second == 0
-                              ? absl::StrCat("nobody waits for the store at ", it->first.first,
-                                             " any more, after ", InWords(now - group.since))
-                              : absl::StrCat("nobody waits for the group of ",
+                              ? absl::StrCat("no rank waits for the store at ", it->first.first,
+                                             " any longer, after ", InWords(now - group.since))
+                              : absl::StrCat("no rank waits for the group of ",
                                              RanksOf(it->first.second), " at ", it->first.first,
-                                             " any more, after ", InWords(now - group.since))};
+                                             " any longer, after ", InWords(now - group.since))};
     }
     groups_.erase(it);
     return line;
@@ -214,7 +214,7 @@ std::optional<GroupCalls::Line> GroupCalls::Notice(const Place& place, const Gro
     const std::string who = absl::StrCat(
         RanksInWords(cut_off), cut_off.size() == 1 ? " has" : " have", " been waiting for ", waited,
         " in ", CallOf(place.second), ": ",
-        refused.empty() ? "no answer from " : "nobody listens at ", place.first, whose,
+        refused.empty() ? "no answer from " : "nothing listens at ", place.first, whose,
         refused.empty() ? " (the connection is neither accepted nor refused: a firewall, or the "
                           "address of another network?)"
                         : " (connection refused)");

@@ -201,7 +201,7 @@ void CheckMemory(const NodeHealth& node, const GpusHealth& gpus, Findings& out) 
     out.push_back(
         {.severity = node.memory.shm_free_bytes <= kShmMin ? Severity::kFault : Severity::kWarning,
          .check = "/dev/shm",
-         .text = node.memory.shm_bytes == 0 ? "there is none"
+         .text = node.memory.shm_bytes == 0 ? "not mounted"
                                             : absl::StrCat(Gib(node.memory.shm_free_bytes),
                                                            " free of ", Gib(node.memory.shm_bytes)),
          .advice = absl::StrCat("NCCL and data loaders need about ", Gib(wanted),

@@ -142,7 +142,8 @@ std::string ExplainHang(const Json& json) {
             waiting.empty() ? "" : absl::StrCat(" Waiting for it: ", RanksInWords(waiting), ".")),
         out);
   } else if (!waiting.empty()) {
-    AddParagraph(absl::StrCat("Nobody could be named; waiting: ", RanksInWords(waiting), "."), out);
+    AddParagraph(absl::StrCat("No rank at fault is known; waiting: ", RanksInWords(waiting), "."),
+                 out);
   }
   AddParagraph(absl::StrCat("What followed: ", Sentence(Text(json, "action"))), out);
   std::string times;

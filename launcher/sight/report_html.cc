@@ -131,7 +131,7 @@ std::string ReportHtml(const JobHistory& job) {
       Escaped(title), "</title>\n<style>", kStyle, "</style>\n</head>\n<body>\n<h1>",
       Escaped(title), "</h1>\n<p>", TimeInWords(job, 0), " to ", TimeInWords(job, job.seconds),
       "</p>\n<p>Goodput ", absl::StrFormat("%.1f", 100 * job.goodput()),
-      " %: the share of the nodes' time in which workers ran and nobody hung.");
+      " %: the share of the nodes' time in which workers ran and no rank hung.");
   const std::vector<std::string> lost = LostInWords(job);
   if (!lost.empty()) {
     absl::StrAppend(&out, " Lost, of each node: ", absl::StrJoin(lost, ", "), ".");

@@ -173,7 +173,7 @@ std::string ReportText(const JobHistory& job) {
                        TimeInWords(job, 0), " to ", TimeInWords(job, job.seconds)),
           out);
   AddItem(absl::StrFormat("goodput %.1f %%: the share of the nodes' time in which workers ran and "
-                          "nobody hung",
+                          "no rank hung",
                           100 * job.goodput()),
           out);
   const std::vector<std::string> lost = LostInWords(job);

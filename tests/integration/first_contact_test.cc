@@ -145,14 +145,14 @@ TEST_P(FirstContact, WhoWaitsInVainIsToldWithHostAndPort) {
       {"run", "--nproc_per_node=4", Script(), "waits", absl::StrCat(refused.number()), free_port()},
       Changes());
   EXPECT_TRUE(agent.WaitForOutput(
-      absl::StrCat("in init_process_group: nobody listens at localhost:", refused.number(),
+      absl::StrCat("in init_process_group: nothing listens at localhost:", refused.number(),
                    " (connection refused); waiting for rank 0"),
       kPatience));
   EXPECT_TRUE(agent.WaitForOutput(absl::StrCat("in init_process_group at localhost:", free_port(),
                                                "; waiting for rank 1 of that group of 2 ranks"),
                                   kPatience));
   EXPECT_TRUE(agent.WaitForOutput(
-      absl::StrCat("in TCPStore: nobody listens at localhost:", refused.number()), kPatience));
+      absl::StrCat("in TCPStore: nothing listens at localhost:", refused.number()), kPatience));
   agent.Signal(SIGTERM);
   EXPECT_THAT(agent.Wait(kPatience).err, Not(HasSubstr("rank 2 has")));
 }

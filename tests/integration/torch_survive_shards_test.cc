@@ -109,8 +109,8 @@ TEST_F(TorchSurviveShards, ShardsThatNobodyElseHasAreReadFromTheCheckpointByAllP
   const SubprocessResult result = job.Wait(kLong);
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.err,
-              HasSubstr("nobody else holds the shard of ranks 0, 1, 2, 3: where one of them "
-                        "dies, all processes begin anew from the last checkpoint"));
+              HasSubstr("no other rank holds the shard of ranks 0, 1, 2, 3: where one of them "
+                        "dies, all processes restart from the last checkpoint"));
   for (const int rank : {0, 1, 2, 3}) {
     EXPECT_NE(PidAt(1, rank, 4), before[rank]);
     EXPECT_EQ(Losses(rank).size(), static_cast<size_t>(kSteps - 4)) << rank;

@@ -325,6 +325,18 @@ void FindCommentsWithoutASubject(const std::vector<File>& files, Offenders* foun
   }
 }
 
+// Words of messages for which the field has plainer ones: "no rank", "nothing", "again".
+void FindOddWordsInMessages(const std::vector<File>& files, Offenders* found) {
+  static const std::set<std::string> odd = {"anew", "nobody", "whoever"};
+  for (const File& file : files) {
+    if (!IsCpp(file.path) || absl::StartsWith(file.path, "tests/")) continue;
+    const std::string literals = absl::AsciiStrToLower(file.source.literals);
+    for (const std::string& word : WordsIn(literals)) {
+      if (odd.count(word)) ++(*found)[absl::StrCat("word ", file.path)];
+    }
+  }
+}
+
 Offenders OffendersOf(const std::vector<File>& files) {
   Offenders found;
   CountMembers(files, &found);
@@ -334,6 +346,7 @@ Offenders OffendersOf(const std::vector<File>& files) {
   FindStalePaths(files, &found);
   FindMisplacedTests(files, &found);
   FindCommentsWithoutASubject(files, &found);
+  FindOddWordsInMessages(files, &found);
   return found;
 }
 
@@ -591,6 +604,15 @@ TEST(House, FindsNoSubjectMissingWhereAParagraphGoesOnOrAnotherWordBegins) {
               IsEmpty());
   EXPECT_THAT(WithoutASubject("const char* a = \"\\\n// Of it.\";\n/* Of it. */ int b;\n"),
               IsEmpty());
+}
+
+TEST(House, FindsOddWordsInMessagesOnly) {
+  Offenders found;
+  const std::string code = "// Nobody knows.\nconst char* a = \"Nobody waits\";  // nobody\n";
+  for (const char* path : {"agent/a.cc", "tests/a.cc"}) {
+    FindOddWordsInMessages({{path, code, ReadSource(code)}}, &found);
+  }
+  EXPECT_THAT(found, ElementsAre(Pair("word agent/a.cc", 1)));
 }
 
 TEST(House, CountsColumnsInCharacters) {

@@ -16,7 +16,7 @@ absl::StatusOr<std::string> MemoryStore::Wait(const std::string& key, MonoTime d
   while (true) {
     if (const auto found = values_.find(key); found != values_.end()) return found->second;
     if (deadline <= MonoNow()) {
-      return absl::DeadlineExceededError(absl::StrCat("nobody has set ", key));
+      return absl::DeadlineExceededError(absl::StrCat("key ", key, " was not set in time"));
     }
     changed_.WaitUntil(mu_, deadline);
   }

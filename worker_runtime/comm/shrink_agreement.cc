@@ -24,7 +24,7 @@ constexpr absl::Duration kVerdictTime = absl::Seconds(2);
 // Values of keys. What follows the first word is for people, but for the ranks behind kShrink.
 constexpr char kNew[] = "new";
 constexpr char kShrink[] = "shrink ";
-constexpr char kAnew[] = "anew ";
+constexpr char kRebuild[] = "rebuild ";
 constexpr char kLost[] = "lost ";
 constexpr char kShrunk[] = "shrunk";
 
@@ -48,18 +48,18 @@ absl::StatusOr<std::optional<FormerPlace>> DecodePlace(absl::string_view text) {
 
 std::string Encode(const ShrinkDecision& decision) {
   return decision.shrinks() ? absl::StrCat(kShrink, absl::StrJoin(decision.without, ","))
-                            : absl::StrCat(kAnew, decision.reason);
+                            : absl::StrCat(kRebuild, decision.reason);
 }
 
 absl::StatusOr<ShrinkDecision> DecodeDecision(absl::string_view text) {
   ShrinkDecision decision;
   absl::string_view rest = text;
-  if (absl::ConsumePrefix(&rest, kAnew)) {
+  if (absl::ConsumePrefix(&rest, kRebuild)) {
     decision.reason = std::string(rest);
     return decision;
   }
   if (!absl::ConsumePrefix(&rest, kShrink)) {
-    return absl::InternalError(absl::StrCat("'", text, "' says neither shrink nor anew"));
+    return absl::InternalError(absl::StrCat("'", text, "' says neither shrink nor rebuild"));
   }
   decision.reason = "rank 0 says so";
   for (const absl::string_view part : absl::StrSplit(rest, ',')) {
@@ -70,15 +70,15 @@ absl::StatusOr<ShrinkDecision> DecodeDecision(absl::string_view text) {
   return decision;
 }
 
-ShrinkDecision Anew(std::string reason) { return {.without = {}, .reason = std::move(reason)}; }
+ShrinkDecision Rebuild(std::string reason) { return {.without = {}, .reason = std::move(reason)}; }
 
 }  // namespace
 
 ShrinkDecision DecideShrink(absl::Span<const std::optional<FormerPlace>> places) {
   const int size = static_cast<int>(places.size());
-  if (size < 2) return Anew("one rank has nobody to be connected with");
+  if (size < 2) return Rebuild("one rank has no peer");
   for (int rank = 0; rank < size; ++rank) {
-    if (!places[rank].has_value()) return Anew(absl::StrCat("rank ", rank, " is new"));
+    if (!places[rank].has_value()) return Rebuild(absl::StrCat("rank ", rank, " is new"));
   }
   const FormerPlace& first = *places[0];
   std::vector<int> without;
@@ -86,18 +86,19 @@ ShrinkDecision DecideShrink(absl::Span<const std::optional<FormerPlace>> places)
   for (int rank = 0; rank < size; ++rank) {
     const FormerPlace& place = *places[rank];
     if (place.identity != first.identity || place.size != first.size) {
-      return Anew(absl::StrCat("ranks 0 and ", rank, " were not in one group"));
+      return Rebuild(absl::StrCat("ranks 0 and ", rank, " were not in one group"));
     }
-    if (!place.hindrance.empty()) return Anew(absl::StrCat("rank ", rank, ": ", place.hindrance));
+    if (!place.hindrance.empty())
+      return Rebuild(absl::StrCat("rank ", rank, ": ", place.hindrance));
     if (place.rank < next || place.rank >= place.size) {
-      return Anew(absl::StrCat("rank ", rank, " was rank ", place.rank, " of ", place.size,
-                               ", which is out of order"));
+      return Rebuild(absl::StrCat("rank ", rank, " was rank ", place.rank, " of ", place.size,
+                                  ", which is out of order"));
     }
     while (next < place.rank) without.push_back(next++);
     ++next;
   }
   while (next < first.size) without.push_back(next++);
-  if (without.empty()) return Anew("nobody is gone");
+  if (without.empty()) return Rebuild("no rank is gone");
   return {.without = without,
           .reason = absl::StrCat("the others of ", first.size, " ranks are all here, in order")};
 }
@@ -130,13 +131,13 @@ absl::StatusOr<std::string> ShrinkAgreement::AwaitRankZero(const std::string& ke
 }
 
 absl::StatusOr<ShrinkDecision> ShrinkAgreement::DecideForAll(bool was_there) {
-  if (!was_there) return Anew("rank 0 is new");
+  if (!was_there) return Rebuild("rank 0 is new");
   std::vector<std::optional<FormerPlace>> places;
   for (int rank = 0; rank < options_.size; ++rank) {
     const absl::StatusOr<std::string> said =
         store_.Wait(RankKey("was", rank), Min(options_.deadline, MonoNow() + kPlaceTime));
     if (absl::IsDeadlineExceeded(said.status())) {
-      return Anew(absl::StrCat("rank ", rank, " has not said what it was"));
+      return Rebuild(absl::StrCat("rank ", rank, " has not said what it was"));
     }
     MUSTER_RETURN_IF_ERROR(said.status());
     MUSTER_ASSIGN_OR_RETURN(places.emplace_back(), DecodePlace(*said));
@@ -146,7 +147,7 @@ absl::StatusOr<ShrinkDecision> ShrinkAgreement::DecideForAll(bool was_there) {
 
 absl::StatusOr<ShrinkDecision> ShrinkAgreement::Decide(bool was_there) {
   if (options_.rank != 0) {
-    if (!was_there) return Anew(absl::StrCat("rank ", options_.rank, " is new"));
+    if (!was_there) return Rebuild(absl::StrCat("rank ", options_.rank, " is new"));
     MUSTER_ASSIGN_OR_RETURN(const std::string said, AwaitRankZero(Key("decision")));
     next_look_ = MonoNow() + kLookInterval;
     return DecodeDecision(said);
@@ -182,7 +183,7 @@ absl::StatusOr<std::string> ShrinkAgreement::OutcomeOfAll() {
     return absl::StrCat(kLost, NameRanks(silent, options_.size), " did not say in time how group ",
                         options_.group, " shrank");
   }
-  return failures.empty() ? std::string(kShrunk) : absl::StrCat(kAnew, failures);
+  return failures.empty() ? std::string(kShrunk) : absl::StrCat(kRebuild, failures);
 }
 
 absl::StatusOr<bool> ShrinkAgreement::Conclude(const absl::Status& shrunk) {

@@ -246,7 +246,7 @@ constexpr ConfigKey kKeys[] = {
     {"activation_checkpointing.contiguous_memory_optimization", Type::kBool,
      Train::NoEffect("memory of activations comes from one pool")},
     {"activation_checkpointing.number_checkpoints", Type::kWhole,
-     Train::NoEffect("which activations are computed again is said by --recompute")},
+     Train::NoEffect("--recompute decides which activations are recomputed")},
     {"activation_checkpointing.synchronize_checkpoint_boundary", Type::kBool,
      Train::NoEffect("the host never waits for the device there")},
     {"activation_checkpointing.profile", Type::kBool, Train::NoEffect(kTimesAtEnd)},

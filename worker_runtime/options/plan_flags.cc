@@ -87,8 +87,8 @@ absl::Status ReadGroupSetting(absl::string_view key, const std::string& value,
   if (key == "frozen" || std::find(known.begin(), known.end(), key) == known.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected PATTERN:SETTING,... with the settings frozen, lr_scale=X, "
-                     "weight_decay=X, beta1=X and beta2=X; '",
-                     key, "' is none", DidYouMean(key, known)));
+                     "weight_decay=X, beta1=X and beta2=X, not '",
+                     key, "'", DidYouMean(key, known)));
   }
   MUSTER_ASSIGN_OR_RETURN(const double number, ParseNumber(value));
   if (key == "lr_scale") group.learning_rate_scale = number;

@@ -402,8 +402,8 @@ class Job:
         if self._has_copies:
             self._survives = self._survives or survives()
         elif self.rank == 0:
-            self._say(f"nobody else holds the shard of {_names(alone)}: where one of them dies, "
-                      "all processes begin anew from the last checkpoint")
+            self._say(f"no other rank holds the shard of {_names(alone)}: where one of them dies, "
+                      "all processes restart from the last checkpoint")
         self.model = self._module if self._build else self._wrapped(_has_state(claims))
         links.connected()
         self._has_entered = self._has_state = True

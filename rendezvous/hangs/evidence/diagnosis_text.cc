@@ -11,7 +11,7 @@ namespace muster::hangs {
 std::string ToString(Finding finding) {
   switch (finding) {
     case Finding::kNobodyWaits:
-      return "nobody waits";
+      return "no rank waits";
     case Finding::kNotCalled:
       return "not called";
     case Finding::kMismatch:

@@ -78,10 +78,10 @@ TEST_F(GroupCallsTest, NamesTheStoreOfTheScriptsOwnAtWhichNobodyListens) {
   ASSERT_TRUE(note.ok() && note->call);
   EXPECT_EQ(calls_.Begin(7, *note->call, At(0)), std::nullopt);
   EXPECT_THAT(TellAt(10, {{7, Connecting::kRefused}}),
-              ElementsAre("rank 0 has been waiting for 10s in TCPStore: nobody listens at node1:9 "
+              ElementsAre("rank 0 has been waiting for 10s in TCPStore: nothing listens at node1:9 "
                           "(connection refused)"));
   EXPECT_EQ(calls_.Return(7, At(12))->text,
-            "nobody waits for the store at node1:9 any more, after 12s");
+            "no rank waits for the store at node1:9 any longer, after 12s");
 }
 
 TEST_F(GroupCallsTest, NamesTheAddressAtWhichNobodyListens) {
@@ -92,7 +92,7 @@ TEST_F(GroupCallsTest, NamesTheAddressAtWhichNobodyListens) {
   EXPECT_EQ(calls_.Questions(At(10))[0].port, 12355);
   EXPECT_THAT(
       TellAt(10, {{7, Connecting::kRefused}}),
-      ElementsAre("rank 1 has been waiting for 10s in init_process_group: nobody listens at "
+      ElementsAre("rank 1 has been waiting for 10s in init_process_group: nothing listens at "
                   "localhost:12355 (connection refused); waiting for rank 0 of that group of "
                   "2 ranks, which has not called it; rank 0 is to listen there"));
 }
@@ -136,7 +136,7 @@ TEST_F(GroupCallsTest, RepeatsMoreAndMoreSeldomAndSaysWhenItIsOver) {
   EXPECT_EQ(calls_.NextDeadline(), At(190));
   const auto line = calls_.Return(7, At(80));
   ASSERT_TRUE(line.has_value());
-  EXPECT_THAT(line->text, HasSubstr("any more, after 80s"));
+  EXPECT_THAT(line->text, HasSubstr("any longer, after 80s"));
   EXPECT_TRUE(calls_.NextDeadline().is_infinite());
 }
 

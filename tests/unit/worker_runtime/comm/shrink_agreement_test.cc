@@ -59,8 +59,8 @@ TEST(DecideShrink, MakesAnewWhereTheOrderHasChanged) {
 }
 
 TEST(DecideShrink, MakesAnewWhereNobodyIsGoneOrNobodyElseIsLeft) {
-  ExpectAnew(Were(3, {0, 1, 2}), "nobody is gone");
-  ExpectAnew(Were(3, {1}), "one rank has nobody to be connected with");
+  ExpectAnew(Were(3, {0, 1, 2}), "no rank is gone");
+  ExpectAnew(Were(3, {1}), "one rank has no peer");
 }
 
 TEST(DecideShrink, MakesAnewWhereRanksWereInDifferentGroups) {

@@ -174,8 +174,8 @@ TEST(PlanOptions, TakeGroupsInTheirOrderAndFrozenOnesFirst) {
 TEST(PlanOptions, RefuseAGroupThatSaysNothing) {
   ExpectRefused({"--group=wpe.*"},
                 "expected PATTERN:SETTING,... with the settings frozen, lr_scale");
-  ExpectRefused({"--group=wpe.*:lr=1"}, "'lr' is none");
-  ExpectRefused({"--group=wpe.*:betal=1"}, "'betal' is none; did you mean beta1?");
+  ExpectRefused({"--group=wpe.*:lr=1"}, "not 'lr'");
+  ExpectRefused({"--group=wpe.*:betal=1"}, "not 'betal'; did you mean beta1?");
   ExpectRefused({"--group=wpe.*:beta1"}, "expected a number");
   ExpectRefused({"--group=wpe.*:beta1=2"}, "groups.0.beta1 must be at least 0 and below 1, not 2");
 }
