@@ -46,8 +46,7 @@ hangs::Evidence MakeEvidence(Round round, int world_size, const std::vector<Watc
 
 // `is_told` where a worker has opened the board, or where PyTorch tells of it. `torch` may be null;
 // its answer is as old as its question.
-hangs::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* torch = nullptr,
-                       MonoTime now = MonoTime());
+hangs::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* torch, MonoTime now);
 
 using hangs::PhaseInWords;
 

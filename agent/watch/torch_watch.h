@@ -28,7 +28,7 @@ namespace muster::agent {
 struct TorchRank {
   pid_t pid = 0;         // of the process that serves; the worker's, or one that it started
   bool answers = false;  // when it was asked last; else the rest is of before
-  MonoTime asked_at;     // for what is known of it
+  MonoTime asked_at;     // the question began that it has answered last
   TorchRecords records;  // of when somebody was silent, but for its fingerprint
   TorchWaits waits;
   uint64_t token = 0;  // changes with all that is known of what it does

@@ -56,7 +56,7 @@ void RunAgent(int num_ranks) {
       boards[r]->num_steps += 1000;
       boards[r]->num_operations += 5000;
       boards[r]->progress = static_cast<uint64_t>(i + 1) << 8 | 1;
-      pulses.push_back(agent::MakePulse(r, *boards[r]));
+      pulses.push_back(agent::MakePulse(r, *boards[r], nullptr, now));
     }
     meter.Listen(pulses, now);
     bytes = BytesOf(SummaryOf(meter));

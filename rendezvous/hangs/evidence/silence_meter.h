@@ -35,7 +35,7 @@ struct Pulse {
   bool has_operations = false;  // it has called a communicator
   bool is_waiting = false;      // for an operation, and so for others
   absl::Duration waited;        // for operations, all in all
-  absl::Duration age;           // it tells of so long ago
+  absl::Duration age;           // of what it tells: PyTorch is asked every now and then
 };
 
 struct RankSilence {

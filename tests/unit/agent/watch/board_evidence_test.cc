@@ -17,6 +17,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+const MonoTime kNow = MonoTime::At(absl::Hours(1));
+
 BoardSnapshot::Record Call(uint64_t ticket, uint16_t group, int64_t sequence, OperationState state,
                            bool awaited = false) {
   return {.ticket = ticket,
@@ -205,22 +207,27 @@ TEST(MakeEvidence, ComparesNoNumbersWhereBatchesHaveTakenSome) {
 
 TEST(MakePulse, IsOfPyTorchWhereNothingIsOnTheBoard) {
   const auto board = std::make_unique<ProgressBoard>();
-  EXPECT_FALSE(MakePulse(0, *board).is_told);
+  EXPECT_FALSE(MakePulse(0, *board, nullptr, kNow).is_told);
   TorchRank torch =
       *TorchRankIn(0, {TorchCalls("0", "default_pg", 7, OperationState::kDone)}).torch;
-  const hangs::Pulse done = MakePulse(0, *board, &torch);
+  const hangs::Pulse done = MakePulse(0, *board, &torch, kNow);
   EXPECT_TRUE(done.is_told);
   EXPECT_TRUE(done.has_operations);
   EXPECT_FALSE(done.is_waiting);
   torch.token = 7;
   torch.records.has_pending = true;
-  EXPECT_NE(MakePulse(0, *board, &torch).token, done.token);
-  EXPECT_TRUE(MakePulse(0, *board, &torch).is_waiting);
-  const MonoTime now = MonoTime::At(absl::Hours(1));
-  torch.asked_at = now - absl::Seconds(3);
-  EXPECT_EQ(MakePulse(0, *board, &torch, now).age, absl::Seconds(torch.answers ? 3 : 0));
-  torch.answers = !torch.answers;
-  EXPECT_EQ(MakePulse(0, *board, &torch, now).age, absl::Seconds(torch.answers ? 3 : 0));
+  EXPECT_NE(MakePulse(0, *board, &torch, kNow).token, done.token);
+  EXPECT_TRUE(MakePulse(0, *board, &torch, kNow).is_waiting);
+}
+
+TEST(MakePulse, IsAsOldAsTheQuestionThatPyTorchHasAnswered) {
+  const auto board = std::make_unique<ProgressBoard>();
+  TorchRank torch = *TorchRankIn(0, {}).torch;
+  torch.asked_at = kNow - absl::Seconds(3);
+  torch.answers = true;
+  EXPECT_EQ(MakePulse(0, *board, &torch, kNow).age, absl::Seconds(3));
+  torch.answers = false;
+  EXPECT_EQ(MakePulse(0, *board, &torch, kNow).age, absl::ZeroDuration());
 }
 
 TEST(MakeEvidence, AccusesNobodyInAGroupWhoseRanksNobodyHasTold) {
@@ -290,9 +297,9 @@ TEST(MakeEvidence, TakesAWaitForNothingThatIsRecordedForASendOrReceive) {
 TEST(MakePulse, OfARankWithoutAnOperationIsOfAStepOnceItHasBegun) {
   const auto board = std::make_unique<ProgressBoard>();
   TorchRank torch = *TorchRankIn(0, {}).torch;
-  EXPECT_FALSE(MakePulse(0, *board, &torch).has_operations);
+  EXPECT_FALSE(MakePulse(0, *board, &torch, kNow).has_operations);
   torch.waits.has_begun = true;
-  EXPECT_TRUE(MakePulse(0, *board, &torch).has_operations);
+  EXPECT_TRUE(MakePulse(0, *board, &torch, kNow).has_operations);
 }
 
 }  // namespace

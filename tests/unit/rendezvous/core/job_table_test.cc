@@ -162,6 +162,17 @@ TEST_F(ForgetfulServerTest, LeavesHealthyWorkersAloneUntilTheOrphanTimeOut) {
   EXPECT_TRUE(IsToldToJoinAnew(Running(2)));
 }
 
+TEST_F(ForgetfulServerTest, ANewcomerIsNeverToldOfATimeThatHasPassed) {
+  const MonoTime orphaned = now_;
+  Running(1);
+  now_ = orphaned + absl::Seconds(599);
+  Running(1);
+  now_ = orphaned + absl::Seconds(601);
+  const Directive newcomer = Joining(9);
+  ASSERT_TRUE(std::holds_alternative<Wait>(newcomer.body));
+  EXPECT_THAT(std::get<Wait>(newcomer.body).text, testing::EndsWith(" or in 6.3s"));
+}
+
 TEST_F(ForgetfulServerTest, SaysOnceThatItHasNoRecordOfTheRound) {
   EXPECT_THAT(std::string(Refusal(Running(1)).message()),
               HasSubstr("no record of round 4 of job 'a'"));
