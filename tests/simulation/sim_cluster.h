@@ -39,7 +39,8 @@
 //        that its round is over; and neither that nor a failure waits for longer than the inquiry
 //        may take.
 //   L1: within the longest hold-back and two leases after the faults a job whose work does not end
-//       runs a round of all its healthy nodes, up to MAX (tests/simulation/sim_liveness.cc).
+//       runs a round of all its healthy nodes, up to MAX; and another job ends within these, the
+//       join and orphan time-outs, and two rounds (tests/simulation/sim_liveness.cc).
 //   L2: no more than half of the nodes are held back.
 #pragma once
 
@@ -422,6 +423,7 @@ class SimCluster {
 
   // --- sim_liveness.cc: L1
   void ExpectRound(int job);
+  void ExpectEnd(int job);
   // Every wait that the job may be owed now, one after the other.
   absl::Duration LongestWait(int job) const;
   std::string WhyNoRound(int job) const;

@@ -234,7 +234,7 @@ void SimCluster::Heal() {
   }
   for (const Incarnation id : ids) Resume(id);
   for (int job = 0; job < static_cast<int>(fates_.size()); ++job) {
-    if (plan_.jobs[job].is_endless) ExpectRound(job);
+    plan_.jobs[job].is_endless ? ExpectRound(job) : ExpectEnd(job);
   }
 }
 

@@ -1,4 +1,4 @@
-// After the faults: jobs whose work does not end must get their round.
+// After the faults: jobs whose work does not end must get their round, and others must end.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +12,8 @@ namespace {
 constexpr absl::Duration kSettles = absl::Seconds(90);
 // Workers that do not end, and what they leave behind; back-off; messages.
 constexpr absl::Duration kStops = absl::Seconds(60);
+// One that nodes come back to has to be done again.
+constexpr double kRoundsAtMost = 2;
 
 }  // namespace
 
@@ -80,6 +82,21 @@ std::string SimCluster::WhyNoRound(int job) const {
   const int wanted = std::min(healthy, most - running_others);
   if (running >= wanted) return "";
   return absl::StrCat(running, " of ", healthy, " healthy nodes run it, and ", wanted, " could");
+}
+
+void SimCluster::ExpectEnd(int job) {
+  schedule_.After(kSettles, [this, job] {
+    const SimJobPlan& plan = plan_.jobs[job];
+    // A last round whole, for nodes that are enough, or the wait for those that are missing; agents
+    // that are told nothing give up by themselves.
+    const absl::Duration wait = LongestWait(job) + plan.settings.join_timeout +
+                                plan.settings.orphan_timeout + kRoundsAtMost * plan.work + kStops;
+    schedule_.After(wait, [this, job, wait] {
+      if (IsOver(job)) return;
+      Fail(absl::StrCat("L1: ", KeyOf(job).run_id, " has not ended ",
+                        absl::FormatDuration(kSettles + wait), " after the faults"));
+    });
+  });
 }
 
 void SimCluster::StopUntilOver(int job) {
