@@ -192,7 +192,13 @@ DirectiveBody JobTable::AnswerOrphan(const JobKey& key, Incarnation from, const 
   if (orphans_.size() > kMaxOrphansUnswept && !orphans_.contains(key)) {
     absl::erase_if(orphans_, [now](const auto& entry) { return entry.second.IsForgotten(now); });
   }
-  OrphanRounds::Answer answer = orphans_[key].OnReport(key.run_id, from, report, now);
+  OrphanRounds& orphan = orphans_[key];
+  const std::optional<JobOutcome> before = orphan.outcome();
+  OrphanRounds::Answer answer = orphan.OnReport(key.run_id, from, report, now);
+  // A later round has taken the place of one that had ended.
+  if (answer.is_first && before) {
+    RememberEndWithoutARecord(key, orphan.TakePutOff().instance, *before, report, now);
+  }
   if (answer.is_first) {
     const auto* refusal = std::get_if<Refuse>(&answer.body);
     const std::string what = refusal != nullptr ? std::string(refusal->status.message())
@@ -200,15 +206,11 @@ DirectiveBody JobTable::AnswerOrphan(const JobKey& key, Incarnation from, const 
     out.push_back({key, Announce{"job_unrecorded", what, report.round}});
   }
   if (answer.is_outcome) {
-    RememberEnd({.key = key,
-                 .instance = report.instance,
-                 .outcome = std::get<EndJob>(answer.body).outcome,
-                 .known_until = now + report.settings.close_timeout},
-                now);
+    RememberEndWithoutARecord(key, report.instance, std::get<EndJob>(answer.body).outcome, report,
+                              now);
   }
   // Newcomers that were quicker than the workers' agents have begun an instance without a round.
   const auto job = jobs_.find(key);
-  OrphanRounds& orphan = orphans_[key];
   const bool is_forming =
       job != jobs_.end() && job->second.core->state().phase == JobPhase::kForming;
   if (is_forming && orphan.WhyNewcomersWait(options_.lease, now)) {
@@ -258,12 +260,8 @@ absl::Status JobTable::Begin(const JobKey& key, const AgentReport& report, MonoT
   if (const auto orphan = orphans_.find(key); orphan != orphans_.end()) {
     begun = orphan->second.TakePutOff();
     const std::optional<JobOutcome>& outcome = orphan->second.outcome();
-    if (outcome && begun.instance != Instance()) {
-      RememberEnd({.key = key,
-                   .instance = begun.instance,
-                   .outcome = *outcome,
-                   .known_until = now + report.settings.close_timeout},
-                  now);
+    if (outcome) {
+      RememberEndWithoutARecord(key, begun.instance, *outcome, report, now);
       begun = {};
     }
   }
@@ -550,6 +548,17 @@ bool JobTable::MayPublishAfterEnd(const JobKey& key, Incarnation from,
                                    [&](const EndedJob& ended) { return ended.key == key; });
   return newest != ended_.rend() && newest->instance == request.instance &&
          newest->round == request.round && newest->members.contains(from);
+}
+
+void JobTable::RememberEndWithoutARecord(const JobKey& key, Instance instance,
+                                         const JobOutcome& outcome, const AgentReport& report,
+                                         MonoTime now) {
+  if (instance == Instance()) return;
+  RememberEnd({.key = key,
+               .instance = instance,
+               .outcome = outcome,
+               .known_until = now + report.settings.close_timeout},
+              now);
 }
 
 void JobTable::RememberEnd(EndedJob ended, MonoTime now) {

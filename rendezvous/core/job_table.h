@@ -195,6 +195,9 @@ class JobTable {
   // has no record; they begin it again later.
   void PutOff(Jobs::iterator job);
   void RememberEnd(EndedJob ended, MonoTime now);
+  // The same of an instance that had no record here, or was put off for one; null: of none.
+  void RememberEndWithoutARecord(const JobKey& key, Instance instance, const JobOutcome& outcome,
+                                 const AgentReport& report, MonoTime now);
   // Whether a member of the last round of an ended job, not formed again since, may publish.
   bool MayPublishAfterEnd(const JobKey& key, Incarnation from, const StoreRequest& request) const;
   JobEffect Stamp(const JobKey& key, SendDirective effect);

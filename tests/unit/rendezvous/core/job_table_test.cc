@@ -132,6 +132,13 @@ class ForgetfulServerTest : public JobTableTest {
                        .settings = Settings(nodes, nodes, 1)};
     return Answer(from, report);
   }
+  // Whoever has been told to wait in an instance.
+  Directive JoiningStill(uint64_t from, Instance instance) {
+    return Answer(from, {.sequence = ++sequence_,
+                         .instance = instance,
+                         .node = Describe("node" + std::to_string(from)),
+                         .settings = Settings(3, 3, 1)});
+  }
   Directive Answer(uint64_t from, const AgentReport& report) {
     Directive newest;
     for (const auto& effect : table_.OnReport(kJob, Incarnation(from), report, now_)) {
@@ -330,12 +337,7 @@ TEST_F(ForgetfulServerTest, TellsANewcomerThatWaitedHowTheRoundEnded) {
 TEST_F(ForgetfulServerTest, AnInstanceThatWasPutOffAndHasEndedIsNotBegunAgain) {
   const Instance begun = Joining(9, {}, 3).instance;
   Joining(10, {}, 3);
-  AgentReport again{.instance = begun, .settings = Settings(3, 3, 1)};
-  const auto say_again = [&](uint64_t from) {
-    again.sequence = ++sequence_;
-    again.node = Describe("node" + std::to_string(from));
-    return Answer(from, again);
-  };
+  const auto say_again = [&](uint64_t from) { return JoiningStill(from, begun); };
   Running(1, AgentPhase::kSucceeded);
   EXPECT_TRUE(std::holds_alternative<Wait>(say_again(9).body));
   Running(2, AgentPhase::kSucceeded);
@@ -350,6 +352,26 @@ TEST_F(ForgetfulServerTest, AnInstanceThatWasPutOffAndHasEndedIsNotBegunAgain) {
   ASSERT_TRUE(std::holds_alternative<EndJob>(other.body)) << ToString(other.body);
   EXPECT_EQ(other.instance, begun);
   EXPECT_EQ(std::get<EndJob>(other.body), std::get<EndJob>(end.body));
+}
+
+// A round of a life in between is heard of once the first one has ended.
+TEST_F(ForgetfulServerTest, NeitherIsItAfterALaterRoundWithoutARecord) {
+  const Instance begun = Joining(9, {}, 3).instance;
+  Running(1);
+  Running(2, AgentPhase::kStopped, {{.exit_code = 7}}, /*restarts_used=*/1);
+  const Directive end = JoiningStill(9, begun);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(end.body)) << ToString(end.body);
+  EXPECT_EQ(end.instance, begun);
+  AgentReport later{.sequence = ++sequence_,
+                    .phase = AgentPhase::kLeaving,
+                    .round = Round(0),
+                    .instance = FirstInstanceOf(ServerTerm(1)).Next(),
+                    .num_nodes = 1,
+                    .node = Describe("node5"),
+                    .settings = Settings(3, 3, 1)};
+  Answer(5, later);
+  EXPECT_GT(Joining(11, {}, 3).instance, begun);
+  EXPECT_EQ(JoiningStill(9, begun).body, end.body) << "as it was told before";
 }
 
 TEST_F(ForgetfulServerTest, EndsThoseThatSucceededWith75WhenTheOthersNeverCome) {
