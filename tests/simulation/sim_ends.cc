@@ -125,8 +125,7 @@ std::string SimCluster::WhyWrongFailure(int job, const JobOutcome& outcome) cons
   if (!WasDrawn(job, blamed)) return absl::StrCat("nobody failed so: ", ToString(blamed));
   const bool is_asked = causes.asked_to_stop > 0 || !causes.exit_codes.empty();
   if (ForbidsRestart(blamed) || is_asked) return "";
-  const bool is_no_progress = outcome.exit_code == kExitNoProgress &&
-                              outcome.exit_code != ExitCodeOf(blamed) &&
+  const bool is_no_progress = absl::StartsWith(outcome.reason, "no progress: ") &&
                               RestartsDue(job) > rendezvous::kMaxRestartsWithoutCommit;
   return is_no_progress ? "" : WhyBudgetIsLeft(job);
 }
