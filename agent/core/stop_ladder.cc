@@ -9,6 +9,8 @@
 namespace muster::agent {
 namespace {
 
+constexpr absl::Duration kNamedWithin = absl::Seconds(1);
+
 // A signal by which a program ends itself, not us.
 bool IsCrash(int signal) {
   return signal == SIGSEGV || signal == SIGBUS || signal == SIGABRT || signal == SIGFPE ||
@@ -106,12 +108,21 @@ bool StopLadder::Climb(WorkerGroup& workers, Turn& turn) {
     case Rung::kSweeping:
       rung_ = Rung::kSweepKilled;
       rung_deadline_ = turn.now + options.unkillable_timeout;
+      leftovers_.reset();
       turn.Do(SweepDescendants{SIGKILL});
       return false;
     case Rung::kSweepKilled:
-      turn.Say(Announce::Level::kError, "unkillable",
-               absl::StrCat("a process that the workers left behind on ", options.node.name,
-                            " outlives SIGKILL; not waiting for it"));
+      if (!leftovers_) {
+        leftovers_.emplace();
+        rung_deadline_ = turn.now + kNamedWithin;
+        turn.Do(NameDescendants{});
+        return false;
+      }
+      turn.Say(
+          Announce::Level::kError, "unkillable",
+          absl::StrCat("SIGKILL does not end what the workers left behind on ", options.node.name,
+                       leftovers_->empty() ? "" : ": ", *leftovers_,
+                       " (a device or file system that does not answer?); not waiting for it"));
       return true;
   }
   return false;
@@ -144,8 +155,10 @@ void StopLadder::EndLingering(Turn& turn) {
 }
 
 void StopLadder::NoteLeftovers(const DescendantsNamed& event, Turn& turn) {
-  if (rung_ != Rung::kLingering || event.names.empty()) return;
+  if (!leftovers_ || event.names.empty()) return;
   leftovers_ = absl::StrJoin(event.names, ", ");
+  if (rung_ == Rung::kSweepKilled) rung_deadline_ = turn.now;
+  if (rung_ != Rung::kLingering) return;
   turn.Say(
       Announce::Level::kInfo, "leftovers",
       absl::StrCat("the workers succeeded and left running: ", *leftovers_, "; waiting up to ",

@@ -8,7 +8,7 @@
 //   kKilled       SIGKILL; what outlives it for `unkillable_timeout` is named and not waited for
 //   kLingering    only after a success: what the workers started may end by itself
 //   kSweeping     SIGTERM to every descendant that is left, wherever it moved
-//   kSweepKilled  SIGKILL to those
+//   kSweepKilled  SIGKILL to those; what outlives it is named and not waited for either
 //
 // A second interrupt, or a grace that is over, skips the rungs that wait.
 //
@@ -93,7 +93,7 @@ class StopLadder {
   MonoTime grace_deadline_ = MonoTime::InfiniteFuture();
   bool has_signalled_ = false;
   bool in_haste_ = false;
-  std::optional<std::string> leftovers_;  // since the workers ended, once they have been listed
+  std::optional<std::string> leftovers_;  // of this rung, once they are to be named
 };
 
 }  // namespace muster::agent

@@ -156,9 +156,21 @@ std::vector<ProcessInfo> ListDescendants(pid_t root, const std::vector<pid_t>& e
   return found;
 }
 
+namespace {
+
+// Each ends with NUL. They are in the memory of the process: whoever asks for those of one that the
+// kernel does not let go may wait for as long, so that it has none.
+std::string ArgumentsOf(pid_t pid, const std::string& proc) {
+  const std::optional<ProcessInfo> process = ReadProcess(pid, proc);
+  const bool is_held = process && process->state == 'D';
+  return is_held ? "" : TextOf(absl::StrCat(proc, "/", pid, "/cmdline"));
+}
+
+}  // namespace
+
 std::string CommandOf(pid_t pid, const std::string& proc) {
   constexpr size_t kBytesMax = 80;
-  std::string command = TextOf(absl::StrCat(proc, "/", pid, "/cmdline"));
+  std::string command = ArgumentsOf(pid, proc);
   if (command.empty()) command = TextOf(absl::StrCat(proc, "/", pid, "/comm"));
   // Arguments end with NUL; nothing of a foreign command line may move our cursor.
   for (char& c : command) {
@@ -170,7 +182,7 @@ std::string CommandOf(pid_t pid, const std::string& proc) {
 }
 
 bool IsResourceTracker(pid_t pid, const std::string& proc) {
-  const std::string command = TextOf(absl::StrCat(proc, "/", pid, "/cmdline"));
+  const std::string command = ArgumentsOf(pid, proc);
   const std::vector<absl::string_view> words = absl::StrSplit(command, '\0');
   // python -c 'from multiprocessing.resource_tracker import main;main(5)', and joblib's own.
   for (size_t i = 1; i + 1 < words.size(); ++i) {

@@ -43,8 +43,8 @@ std::optional<ProcessInfo> ReadProcess(pid_t pid, const std::string& proc = "/pr
 std::vector<ProcessInfo> ListDescendants(pid_t root, const std::vector<pid_t>& except = {},
                                          const std::string& proc = "/proc");
 
-// The command line of a process for people, cut where it gets long; its name if it has none, "?" if
-// it has gone.
+// The command line of a process for people, cut where it gets long; its name if it has none or is
+// in uninterruptible sleep, "?" if it has gone.
 std::string CommandOf(pid_t pid, const std::string& proc = "/proc");
 
 // Whether the process is Python's resource tracker, or joblib's: it removes what its parents have

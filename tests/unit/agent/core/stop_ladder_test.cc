@@ -52,8 +52,12 @@ TEST_F(StopLadderTest, LeadsFromTheSignalToTheGroundWhateverNeverEnds) {
   EXPECT_THAT(Effects(), ElementsAre(HasSubstr("pid 700, 701 on node1 did not end within 10s"),
                                      "sweep_descendants SIGKILL"));
   EXPECT_FALSE(ladder_.awaits_workers());
+  EXPECT_FALSE(Climb());
+  EXPECT_THAT(Effects(), ElementsAre("name_descendants"));
+  ladder_.NoteLeftovers({.names = {"cat (pid 7)", "dd (pid 8)"}}, turn_);
   EXPECT_TRUE(Climb());
-  EXPECT_THAT(Effects(), ElementsAre(HasSubstr("outlives SIGKILL; not waiting for it")));
+  EXPECT_THAT(Effects(), ElementsAre(HasSubstr("SIGKILL does not end what the workers left behind "
+                                               "on node1: cat (pid 7), dd (pid 8) (a device")));
   EXPECT_EQ(now() - start, options_.settings.shutdown_timeout + 2 * options_.unkillable_timeout);
 }
 
