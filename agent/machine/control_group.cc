@@ -1,35 +1,17 @@
 #include "agent/machine/control_group.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "agent/machine/mount_info.h"
 
 namespace muster::agent {
 namespace {
-
-struct CgroupMount {
-  std::string root;   // the part of the hierarchy that is mounted
-  std::string point;  // where
-};
-
-// mountinfo writes space, tab, newline and backslash as \ooo.
-std::string Unescape(absl::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '\\' || i + 3 >= text.size()) {
-      out.push_back(text[i]);
-      continue;
-    }
-    out.push_back(static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
-                                    (text[i + 3] - '0')));
-    i += 3;
-  }
-  return out;
-}
 
 bool HasWord(absl::string_view list, absl::string_view word) {
   const std::vector<absl::string_view> words = absl::StrSplit(list, ',');
@@ -37,16 +19,12 @@ bool HasWord(absl::string_view list, absl::string_view word) {
 }
 
 // `controller` empty: the v2 hierarchy.
-std::optional<CgroupMount> FindMount(absl::string_view mountinfo, absl::string_view controller) {
-  for (absl::string_view line : absl::StrSplit(mountinfo, '\n')) {
-    const std::pair<absl::string_view, absl::string_view> halves =
-        absl::StrSplit(line, absl::MaxSplits(" - ", 1));
-    const std::vector<absl::string_view> left = absl::StrSplit(halves.first, ' ');
-    const std::vector<absl::string_view> right = absl::StrSplit(halves.second, ' ');
-    if (left.size() < 5 || right.size() < 3) continue;
-    const bool matches = controller.empty() ? right[0] == "cgroup2"
-                                            : right[0] == "cgroup" && HasWord(right[2], controller);
-    if (matches) return CgroupMount{Unescape(left[3]), Unescape(left[4])};
+std::optional<Mount> FindMount(absl::string_view mountinfo, absl::string_view controller) {
+  for (Mount& mount : ParseMounts(mountinfo)) {
+    const bool matches = controller.empty()
+                             ? mount.type == "cgroup2"
+                             : mount.type == "cgroup" && HasWord(mount.options, controller);
+    if (matches) return std::move(mount);
   }
   return std::nullopt;
 }
@@ -65,7 +43,7 @@ std::optional<std::string> FindGroup(absl::string_view cgroup, absl::string_view
 
 // In a container the mount may show less of the hierarchy than the group's path names, or another
 // part of it.
-std::string DirectoryOf(const CgroupMount& mount, absl::string_view group) {
+std::string DirectoryOf(const Mount& mount, absl::string_view group) {
   if (mount.root != "/" && !absl::ConsumePrefix(&group, mount.root)) group = "";
   if (absl::StartsWith(group, "/..")) group = "";
   return absl::StrCat(mount.point, absl::StripSuffix(group, "/"));

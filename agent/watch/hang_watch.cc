@@ -174,7 +174,7 @@ void HangWatch::Obey(const hangs::AskArrivals& order) {
   Tell(hangs::NodeArrivals{order.question, order.round, ranks_.torch().ArrivalsBefore(MonoNow())});
 }
 
-// Programs that do not tell where their Python is are read aside.
+// Files that are waited for, and the Python of programs that do not tell it, are read aside.
 void HangWatch::Obey(const hangs::SayNotice& order) {
   const int number = ++num_notices_;
   std::vector<RankReport> named = ranks_.ReportsOf(order.named);
@@ -184,6 +184,8 @@ void HangWatch::Obey(const hangs::SayNotice& order) {
                 if (!is_watching_ || number != num_notices_) return;
                 std::string text = order.text;
                 for (const RankReport& rank : looked_at) {
+                  const std::string& wait = rank.doing;  // for a file: no more has been looked at
+                  if (!wait.empty()) absl::StrAppend(&text, "; rank ", rank.rank, " ", wait);
                   const std::string stack = hangs::PythonInWords(rank.python);
                   if (!stack.empty()) absl::StrAppend(&text, "; rank ", rank.rank, " in ", stack);
                 }

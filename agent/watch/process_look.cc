@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -21,6 +22,17 @@ namespace muster::agent {
 namespace {
 
 constexpr double kBusyShare = 0.2;  // of a core
+
+// Whether a thread waits for the answer of a file system that is not this machine's own: the names
+// of what the clients of the kernel wait on.
+bool WaitsForAFileSystem(const ProcessLook& look) {
+  constexpr absl::string_view kBegin[] = {
+      "request_wait_answer", "fuse_",   "nfs",        "rpc_wait",         "cifs_", "smb2_", "ceph_",
+      "p9_client",           "ptlrpc_", "cl_sync_io", "wait_for_response"};
+  return std::any_of(std::begin(kBegin), std::end(kBegin), [&](absl::string_view begin) {
+    return absl::StartsWith(look.wait_channel, begin);
+  });
+}
 
 // Why a thread sleeps in the kernel: from the name of what it waits on, where the kernel tells it,
 // else from its system call.
@@ -46,6 +58,7 @@ std::string WaitInWords(const ProcessLook& look) {
       {"sigsuspend", SYS_rt_sigsuspend, "waiting for a signal"},
       {"pause", SYS_rt_sigtimedwait, "waiting for a signal"},
   };
+  if (WaitsForAFileSystem(look)) return "waiting for a file system";
   for (const Known& known : kKnown) {
     if (absl::StrContains(look.wait_channel, known.part)) return std::string(known.words);
   }
@@ -66,6 +79,17 @@ std::vector<absl::string_view> FieldsBehindTheName(const std::string& stat) {
       absl::StrSplit(absl::string_view(stat).substr(name_end + 1), ' ', absl::SkipEmpty());
   if (fields.size() < kFieldsUsed) fields.clear();
   return fields;
+}
+
+// Calls that bring to a disk what was counted as written before. It is not known either of one that
+// cannot be read.
+bool MayWriteOut(const ProcessLook& look) {
+  constexpr int64_t kCalls[] = {SYS_fsync,           SYS_fdatasync, SYS_sync,  SYS_syncfs,
+                                SYS_sync_file_range, SYS_msync,     SYS_close, SYS_write,
+                                SYS_pwrite64,        SYS_writev};
+  const bool is_known = look.syscall >= 0 || look.is_in_fault;
+  return !is_known ||
+         std::find(std::begin(kCalls), std::end(kCalls), look.syscall) != std::end(kCalls);
 }
 
 int64_t NumberIn(absl::string_view text) {
@@ -99,6 +123,7 @@ std::optional<ProcessUse> UseOfTree(pid_t pid, const std::string& proc) {
     if (fields.empty()) continue;
     for (size_t i = 11; i <= 14; ++i) use.cpu_ticks += NumberIn(fields[i]);
     use.io_bytes += BytesIn(TextOf(directory + "/io"));
+    use.major_faults += NumberIn(fields[9]);
   }
   return use;
 }
@@ -115,6 +140,7 @@ std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now, const std::str
   if (look.wait_channel == "0") look.wait_channel.clear();
   const std::string call = TextOf(directory + "/syscall");
   if (!absl::SimpleAtoi(call.substr(0, call.find(' ')), &look.syscall)) look.syscall = -1;
+  look.is_in_fault = absl::StartsWith(call, "-1 ");
   return look;
 }
 
@@ -130,6 +156,7 @@ std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& b
     case 'X':
       return "dead";
     case 'D':
+      if (WaitsForAFileSystem(look)) break;
       return absl::StrCat("in the kernel's uninterruptible sleep", where,
                           ": a disk, a network file system or a device");
     default:
@@ -165,10 +192,23 @@ hangs::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& be
                           absl::ToDoubleSeconds(look.at - before->at);
     if (faults >= kFaultsPerSecond) return hangs::Hold::kMemory;
   }
-  if (look.state == 'D') return hangs::Hold::kDisk;
+  if (look.state == 'D' || WaitsForAFileSystem(look)) return hangs::Hold::kDisk;
   const bool is_futex = look.wait_channel.empty() && look.syscall == SYS_futex;
   return look.state == 'S' && (is_futex || waits_in(kLock)) ? hangs::Hold::kLock
                                                             : hangs::Hold::kUnknown;
+}
+
+bool AwaitsFiles(const ProcessLook& look) {
+  return HoldOf(look, std::nullopt) == hangs::Hold::kDisk && !MayWriteOut(look);
+}
+
+bool DoesTreeAwaitFiles(pid_t pid, MonoTime now) {
+  std::vector<pid_t> pids = {pid};
+  for (const ProcessInfo& below : ListDescendants(pid)) pids.push_back(below.pid);
+  return std::any_of(pids.begin(), pids.end(), [now](pid_t each) {
+    const std::optional<ProcessLook> look = LookAtProcess(each, now);
+    return look && AwaitsFiles(*look);
+  });
 }
 
 bool IsBusy(const ProcessLook& look, const std::optional<ProcessUse>& use,
@@ -176,10 +216,15 @@ bool IsBusy(const ProcessLook& look, const std::optional<ProcessUse>& use,
   // A process may get little of a core that others want, too.
   constexpr double kShare = 0.05;
   constexpr double kBytesPerSecond = 64 << 10;
-  if (look.state == 'R' || look.state == 'D') return true;
+  if (look.state == 'R') return true;
   // Its last pulse is older than its end, of which its agent is about to hear.
   if (look.state == 'Z' || look.state == 'X') return true;
-  if (!use || !before || elapsed <= absl::ZeroDuration()) return false;
+  const bool is_compared = use && before && elapsed > absl::ZeroDuration();
+  if (look.state == 'D' || HoldOf(look, std::nullopt) == hangs::Hold::kDisk) {
+    const bool may_have_come = !is_compared || use->major_faults > before->major_faults;
+    if (may_have_come || !AwaitsFiles(look)) return true;
+  }
+  if (!is_compared) return false;
   const double seconds = absl::ToDoubleSeconds(elapsed);
   const double share = static_cast<double>(use->cpu_ticks - before->cpu_ticks) /
                        static_cast<double>(sysconf(_SC_CLK_TCK)) / seconds;

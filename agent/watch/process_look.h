@@ -20,6 +20,7 @@ struct ProcessLook {
   char state = '?';          // of proc(5); 't': held by a debugger
   std::string wait_channel;  // empty: not known, or it runs
   int64_t syscall = -1;      // number; -1: not known, or in none
+  bool is_in_fault = false;  // known to wait in none: for a page, if it waits in the kernel
   int64_t cpu_ticks = 0;     // of all its threads, so far
   int64_t major_faults = 0;  // pages that it had to wait for, so far
   MonoTime at;
@@ -32,7 +33,8 @@ std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now,
 // What a process and all below it have used so far.
 struct ProcessUse {
   int64_t cpu_ticks = 0;
-  int64_t io_bytes = 0;  // by the calls read and write, of files, pipes and others
+  int64_t io_bytes = 0;      // by the calls read and write, of files, pipes and others
+  int64_t major_faults = 0;  // pages that were waited for
 };
 
 // Nothing if there is no such process, or a debugger holds it.
@@ -44,15 +46,24 @@ std::optional<ProcessUse> UseOfTree(pid_t pid, const std::string& proc = "/proc"
 // Threads: pure.
 std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& before);
 
-// What holds it, where it is a lock, a disk or want of memory: by what it waits on in the kernel,
-// or by pages that have to be read again and again.
+// What holds it, where it is a lock, a disk or another file system, or want of memory: by what it
+// waits on in the kernel, or by pages that have to be read again and again.
 //
 // Threads: pure.
 hangs::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& before);
 
+// Whether it waits for a file system that is to give it something: kDisk by HoldOf, but for calls
+// that bring there what was written before, which take as long as there is much of it.
+//
+// Threads: pure.
+bool AwaitsFiles(const ProcessLook& look);
+
+// Whether the process does, or one below it.
+bool DoesTreeAwaitFiles(pid_t pid, MonoTime now);
+
 // Whether it and what it has started compute, read or write: by the state of its main thread, and
-// by what was used since `before`, `elapsed` ago. Who waits for a disk does io, too, and one that
-// has just ended counts as well.
+// by what was used since `before`, `elapsed` ago. Who waits for a file system does io, too, unless
+// nothing comes of what it awaits; one that has just ended counts as well.
 //
 // Threads: pure.
 bool IsBusy(const ProcessLook& look, const std::optional<ProcessUse>& use,

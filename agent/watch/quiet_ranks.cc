@@ -10,14 +10,17 @@ namespace {
 
 constexpr double kPatienceAfterARecovery = 3;
 // Others become quiet soon after the first, where they wait for it: they are named together.
-constexpr absl::Duration kForTheOthers = absl::Seconds(20);
+constexpr int kWindowsForTheOthers = 2;
+// A page that was waited for is a page of bytes.
+constexpr int64_t kPageBytes = 4096;
 
 // What counts less than before has lost a process, which is something, too.
 bool IsQuiet(const ProcessUse& before, const ProcessUse& now, absl::Duration elapsed) {
   const double ticks_max = 1 + QuietRanks::kBusyShare * absl::ToDoubleSeconds(elapsed) *
                                    static_cast<double>(sysconf(_SC_CLK_TCK));
   const int64_t ticks = now.cpu_ticks - before.cpu_ticks;
-  const int64_t bytes = now.io_bytes - before.io_bytes;
+  const int64_t bytes =
+      now.io_bytes - before.io_bytes + kPageBytes * (now.major_faults - before.major_faults);
   return ticks >= 0 && static_cast<double>(ticks) <= ticks_max && bytes >= 0 &&
          bytes <= QuietRanks::kBusyBytes;
 }
@@ -42,14 +45,14 @@ bool QuietRanks::IsTimeToSay() const {
   const bool is_settled = std::all_of(ranks_.begin(), ranks_.end(), [&](const auto& entry) {
     return entry.second.quiet_for >= limit_ || entry.second.quiet_for == absl::ZeroDuration();
   });
-  return is_settled || longest >= limit_ + kForTheOthers;
+  return is_settled || longest >= limit_ + kWindowsForTheOthers * times_.window;
 }
 
 std::optional<QuietRanks::Change> QuietRanks::Listen(const std::vector<RankUse>& uses,
                                                      MonoTime now) {
   // A machine that was suspended, or an agent that was stopped, makes nobody quiet.
   absl::Duration elapsed;
-  if (last_ && now > *last_) elapsed = std::min(now - *last_, 2 * kWindow);
+  if (last_ && now > *last_) elapsed = std::min(now - *last_, 2 * times_.window);
   last_ = now;
   absl::btree_map<int, State> states;
   for (const RankUse& each : uses) {

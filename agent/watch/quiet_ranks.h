@@ -21,12 +21,19 @@ namespace muster::agent {
 
 class QuietRanks {
  public:
-  static constexpr absl::Duration kWindow = absl::Seconds(10);
   // What uses more in a window does something.
   static constexpr double kBusyShare = 0.005;  // of a core
   static constexpr int64_t kBusyBytes = 16 << 10;
+
+  static constexpr absl::Duration kWindow = absl::Seconds(10);
   // The least quiet that is worth a word; more once such a quiet has ended.
   static constexpr absl::Duration kNoticeMin = absl::Minutes(2);
+  struct Times {
+    absl::Duration window = kWindow;
+    absl::Duration notice_min = kNoticeMin;
+  };
+  QuietRanks() : QuietRanks(Times()) {}
+  explicit QuietRanks(const Times& times) : times_(times), limit_(times.notice_min) {}
 
   struct RankUse {
     int rank = 0;
@@ -43,7 +50,7 @@ class QuietRanks {
   // Other processes; how long they may be quiet stays.
   void StartRound();
   // Whether a window is over, so that Listen is to be called.
-  bool IsDue(MonoTime now) const { return !last_ || now - *last_ >= kWindow; }
+  bool IsDue(MonoTime now) const { return !last_ || now - *last_ >= times_.window; }
   // `uses` has the ranks that report nothing of themselves, by rank. A rank left out starts over.
   std::optional<Change> Listen(const std::vector<RankUse>& uses, MonoTime now);
 
@@ -56,9 +63,10 @@ class QuietRanks {
   bool IsTimeToSay() const;
   absl::Duration LongestQuiet() const;
 
+  const Times times_;
   std::optional<MonoTime> last_;
   absl::btree_map<int, State> ranks_;
-  absl::Duration limit_ = kNoticeMin;
+  absl::Duration limit_;
   std::vector<int> noticed_;  // sorted; empty: none
   absl::Duration noticed_for_;
 };

@@ -8,13 +8,16 @@
 namespace muster::agent {
 namespace {
 
-std::string Describe(const QuietRanks::Change& change,
+std::string Describe(const QuietRanks::Change& change, bool await_files,
                      const std::vector<hangs::RankReport>& quiet) {
   const bool is_one = change.quiet.size() == 1;
   std::string text;
   if (change.is_over) {
     text = absl::StrCat(RanksInWords(change.quiet), is_one ? " is" : " are",
                         " active again, after ", muster::InWords(change.quiet_for));
+  } else if (await_files) {
+    text = absl::StrCat(RanksInWords(change.quiet), is_one ? " has" : " have",
+                        " waited for a file system for ", muster::InWords(change.quiet_for));
   } else {
     text = absl::StrCat(RanksInWords(change.quiet), is_one ? " has" : " have",
                         " used almost no processor time and moved almost no bytes for ",
@@ -25,8 +28,9 @@ std::string Describe(const QuietRanks::Change& change,
       absl::StrAppend(&text, "; ", RanksInWords(change.busy),
                       change.busy.size() == 1 ? " is" : " are", " active");
     }
-    for (const hangs::RankReport& rank : quiet)
-      absl::StrAppend(&text, "; ", hangs::InWordsWithPython(rank));
+  }
+  for (const hangs::RankReport& rank : quiet) {
+    absl::StrAppend(&text, "; ", hangs::InWordsWithPython(rank));
   }
   return text;
 }
@@ -47,18 +51,31 @@ bool QuietWatch::IsQuietPossible(const hangs::Pulse& pulse, bool is_looked_into)
          ranks_.silences().SilenceOf(pulse.rank) >= hangs::kSuspiciousSilence;
 }
 
+void QuietWatch::StartRound() {
+  awaiting_files_.StartRound();
+  quiet_ranks_.StartRound();
+}
+
 void QuietWatch::Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_into, MonoTime now) {
-  if (!quiet_ranks_.IsDue(now)) return;
-  std::vector<QuietRanks::RankUse> uses;
+  const bool is_due = quiet_ranks_.IsDue(now), is_due_for_files = awaiting_files_.IsDue(now);
+  if (!is_due && !is_due_for_files) return;
+  std::vector<QuietRanks::RankUse> of_files, of_others;
   for (const hangs::Pulse& pulse : pulses) {
     const std::optional<int> pid = ranks_.PidOf(pulse.rank);
     if (!pid || !IsQuietPossible(pulse, is_looked_into)) continue;
+    const bool awaits_files = DoesTreeAwaitFiles(*pid, now);
+    if (!awaits_files && !is_due) continue;
     const std::optional<ProcessUse> use = UseOfTree(*pid);
-    if (use) uses.push_back({pulse.rank, *use});
+    if (use) (awaits_files ? of_files : of_others).push_back({pulse.rank, *use});
   }
-  const std::optional<QuietRanks::Change> change = quiet_ranks_.Listen(uses, now);
+  if (is_due_for_files) Say(awaiting_files_.Listen(of_files, now), /*await_files=*/true, now);
+  if (is_due) Say(quiet_ranks_.Listen(of_others, now), /*await_files=*/false, now);
+}
+
+void QuietWatch::Say(const std::optional<QuietRanks::Change>& change, bool await_files,
+                     MonoTime now) {
   if (!change) return;
-  if (change->is_over) return say_(/*is_over=*/true, Describe(*change, {}));
+  if (change->is_over) return say_(/*is_over=*/true, Describe(*change, await_files, {}));
   constexpr size_t kNamedMax = 4;
   std::vector<hangs::RankReport> reports;
   for (const int rank : change->quiet) {
@@ -71,9 +88,10 @@ void QuietWatch::Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_in
                        .doing = look ? InWords(*look, std::nullopt) : "ended"});
   }
   looks_.Take(LookDepth::kGpus, std::move(reports),
-              [this, round = ranks_.round().round,
+              [this, await_files, round = ranks_.round().round,
                change = *change](const std::vector<hangs::RankReport>& quiet) {
-                if (round == ranks_.round().round) say_(/*is_over=*/false, Describe(change, quiet));
+                if (round != ranks_.round().round) return;
+                say_(/*is_over=*/false, Describe(change, await_files, quiet));
               });
 }
 

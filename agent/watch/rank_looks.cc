@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "agent/watch/file_wait.h"
 #include "agent/watch/native_stacks.h"
 #include "agent/watch/python_stack.h"
 #include "proto/base/mono_time.h"
@@ -14,17 +16,20 @@
 namespace muster::agent {
 namespace {
 
-using PythonStacks = std::vector<std::vector<std::string>>;
-
-// Empty where there is none.
-PythonStacks ReadPythonStacks(const std::vector<pid_t>& pids) {
-  PythonStacks stacks;
-  for (const pid_t pid : pids) {
-    absl::StatusOr<std::vector<std::string>> stack;
-    if (pid != 0) stack = ReadPythonStack(pid);
-    stacks.push_back(stack.ok() ? *std::move(stack) : std::vector<std::string>());
+void AddFileWaits(RankLooks::Ranks& ranks) {
+  for (hangs::RankReport& rank : ranks) {
+    const std::string wait = rank.pid == 0 ? "" : FileWaitOf(rank.pid);
+    if (!wait.empty()) absl::StrAppend(&rank.doing, rank.doing.empty() ? "in " : "; in ", wait);
   }
-  return stacks;
+}
+
+// Fills in `python` of ranks that have none, as far as it can be read.
+void ReadPythonStacks(RankLooks::Ranks& ranks) {
+  for (hangs::RankReport& rank : ranks) {
+    if (rank.pid == 0 || !rank.python.empty()) continue;
+    auto stack = ReadPythonStack(rank.pid);
+    if (stack.ok()) rank.python = *std::move(stack);
+  }
 }
 
 // What has been read of the ranks so far, by a thread that may be stuck at one of them.
@@ -102,15 +107,15 @@ void RankLooks::Take(LookDepth depth, Ranks ranks, absl::AnyInvocable<void(Ranks
 }
 
 void RankLooks::TakePython(LookDepth depth, Ranks ranks, absl::AnyInvocable<void(Ranks)> then) {
-  std::vector<pid_t> pids;
-  for (const hangs::RankReport& rank : ranks) pids.push_back(rank.python.empty() ? rank.pid : 0);
-  files_.Run<PythonStacks>(
-      times_.python, [pids] { return ReadPythonStacks(pids); },
-      [this, depth, pids, ranks = std::move(ranks),
-       then = std::move(then)](std::optional<PythonStacks> stacks) mutable {
-        for (size_t i = 0; stacks && i < ranks.size(); ++i) {
-          if (pids[i] != 0) ranks[i].python = std::move((*stacks)[i]);
-        }
+  files_.Run<Ranks>(
+      times_.python,
+      [ranks]() mutable {
+        AddFileWaits(ranks);
+        ReadPythonStacks(ranks);
+        return std::move(ranks);
+      },
+      [this, depth, ranks, then = std::move(then)](std::optional<Ranks> looked_at) mutable {
+        if (looked_at) ranks = *std::move(looked_at);
         if (depth != LookDepth::kStacks) return then(std::move(ranks));
         TakeStacks(std::move(ranks), std::move(then));
       });

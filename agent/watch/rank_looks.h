@@ -1,6 +1,7 @@
-// A closer look at ranks, for what is said of them: what their GPUs do, where their Python is, and
-// where they are natively. A driver may be stuck, and so may the files of a program: each is asked
-// on a lane of its own, for a limited time, and what is not to be had is missing in the report.
+// A closer look at ranks, for what is said of them: what their GPUs do, which files they wait for,
+// where their Python is, and where they are natively. A driver may be stuck, and so may the files
+// of a program: each is asked on a lane of its own, for a limited time, and what is not to be had
+// is missing in the report.
 //
 // Loop thread only.
 #pragma once
@@ -32,9 +33,9 @@ class RankLooks {
   explicit RankLooks(asio::io_context& loop, RankLookTimes times = {},
                      GpuLookOptions gpu_options = {});
 
-  // Adds to `doing` what the GPUs do (gpu_look.h), fills in `python` of those that have none
-  // (python_stack.h), and then `frames` or `no_frames` of each, in their order. `then` is called
-  // once, from the loop, unless this object goes before.
+  // Adds to `doing` what the GPUs do (gpu_look.h) and which file is waited for (file_wait.h), fills
+  // in `python` of those that have none (python_stack.h), and then `frames` or `no_frames` of each,
+  // in their order. `then` is called once, from the loop, unless this object goes before.
   void Take(LookDepth depth, Ranks ranks, absl::AnyInvocable<void(Ranks)> then);
 
  private:

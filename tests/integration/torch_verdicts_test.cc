@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "tests/integration/several_nodes.h"
 #include "tests/support/files.h"
+#include "tests/support/hung_file_system.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
 
@@ -57,13 +58,17 @@ class TorchVerdicts : public JobTest, public ::testing::WithParamInterface<int> 
   }
   static std::string Odd() { return absl::StrCat("rank ", odd()); }
 
-  Subprocess StartJob(const std::string& how, const Arguments& more) const {
+  Subprocess StartJob(const std::string& how, const Arguments& more,
+                      const Environment& changes = {}) const {
+    Environment environment = {
+        {"PYTHON_EXEC", PeerPython()}, {"PYTHONDONTWRITEBYTECODE", "1"}, {"OUT", Out("")}};
+    environment.insert(changes.begin(), changes.end());
     return Start(
         Arguments{"run", absl::StrCat("--nproc_per_node=", size()), "--rdzv_id=" + how,
                   "--log_dir=" + Out("logs")} +
             more +
             Arguments{MUSTER_SOURCE_DIRECTORY "/tests/integration/programs/torch_verdicts.py", how},
-        {{"PYTHON_EXEC", PeerPython()}, {"PYTHONDONTWRITEBYTECODE", "1"}, {"OUT", Out("")}});
+        environment);
   }
 
   // Each ends by the verdict about it, which `begins` the line.
@@ -176,6 +181,35 @@ TEST_P(TorchVerdicts, AreNoneOfProgramsThatOnlyTakeLong) {
         << how << ": a notice, and that it goes on\n"
         << result.err;
     EXPECT_EQ(Count(result.err, "it goes on: "), is_noticed ? 1u : 0u) << how << "\n" << result.err;
+  }
+}
+
+// Nobody waits for another, so that there is nobody at fault: it is told once, and that it is over.
+TEST_P(TorchVerdicts, AreNoneWhereAllRanksSleep) {
+  Subprocess job = StartJob("quiet", {"--max_restarts=1"});
+  EXPECT_TRUE(job.WaitForOutput("have used almost no processor time", kPatience));
+  WriteFile(Out("seen"), "");
+  const SubprocessResult result = job.Wait(kPatience);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_EQ(Count(result.err, "almost no processor time"), 1u) << result.err;
+  EXPECT_THAT(result.err, AllOf(Not(HasSubstr("hang:")), Not(HasSubstr("restart 1"))));
+}
+
+// In the rank itself, and in a process that loads its data; until they are answered.
+TEST_P(TorchVerdicts, NameTheFileThatDoesNotCome) {
+  for (const char* how : {"data", "loader"}) {
+    HungFileSystem hung(absl::StrCat(directory(), "/", how), "data", "1",
+                        HungFileSystem::Pages::kUsed);
+    if (!hung.mounted()) GTEST_SKIP() << hung.why_not();
+    Subprocess job = StartJob(how, {"--max_restarts=1"}, {{"DATA", hung.file()}});
+    EXPECT_TRUE(job.WaitForOutput(absl::StrCat(" of ", hung.file(), " on "), kPatience)) << how;
+    hung.AnswerAgain();
+    const SubprocessResult result = job.Wait(kPatience);
+    EXPECT_THAT(result, ExitsWith(0)) << how;
+    EXPECT_THAT(result.err,
+                AllOf(HasSubstr(absl::StrCat(Odd(), " has not called all_reduce #6 ")),
+                      HasSubstr(absl::StrCat("; ", Odd(), " in ")), Not(HasSubstr("hang:"))))
+        << how;
   }
 }
 

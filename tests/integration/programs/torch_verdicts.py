@@ -208,8 +208,38 @@ def fsdp():
 
 
 def quiet():
-    """All of them sleep, and no operation is pending."""
-    fetch()
+    """All of them sleep, and no operation is pending, until the test has seen what is said."""
+    while not has_test("seen"):
+        time.sleep(0.5)
+
+
+# --- Files that do not come for a while
+
+
+def read_data():
+    with open(os.environ["DATA"]) as file:
+        return torch.tensor(float(file.read()))
+
+
+def data():
+    if IS_ODD:
+        read_data()
+    step()
+
+
+def loader():
+    """A process that loads the last rank's data waits for them, and it for that process."""
+
+    class Files(torch.utils.data.Dataset):
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            return read_data()
+
+    if IS_ODD:
+        next(iter(torch.utils.data.DataLoader(Files(), num_workers=1)))
+    step()
 
 
 # --- What is well, and takes long
@@ -233,8 +263,9 @@ def checkpoint():
 
 
 def first_step():
+    """Nearly the minute for which nothing is said of a rank that computes."""
     if IS_ODD:
-        compute(16)
+        compute(55)
     step()
 
 
@@ -275,7 +306,7 @@ INITIALIZES_ITSELF = ("accelerate", "trainer", "lightning")
 def main():
     if HOW not in INITIALIZES_ITSELF:
         dist.init_process_group("gloo")
-    if HOW not in INITIALIZES_ITSELF + ("first", "fsdp"):
+    if HOW not in INITIALIZES_ITSELF + ("first", "first_step", "fsdp"):
         for _ in range(STEPS):
             step()
     globals()[HOW]()

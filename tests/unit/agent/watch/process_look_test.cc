@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "tests/support/subprocess.h"
@@ -38,8 +39,12 @@ TEST(LookAtProcess, SaysHowMuchOfACoreIsUsed) {
 TEST(LookAtProcess, NamesWhatAThreadWaitsFor) {
   EXPECT_EQ(InWords({.state = 'S', .wait_channel = "futex_wait_queue"}, std::nullopt),
             "waiting for a lock or for another thread (futex_wait_queue)");
-  EXPECT_THAT(InWords({.state = 'D', .wait_channel = "nfs_wait_bit"}, std::nullopt),
-              HasSubstr("uninterruptible sleep (nfs_wait_bit)"));
+  EXPECT_THAT(InWords({.state = 'D', .wait_channel = "folio_wait_bit"}, std::nullopt),
+              HasSubstr("uninterruptible sleep (folio_wait_bit)"));
+  EXPECT_EQ(InWords({.state = 'D', .wait_channel = "nfs_wait_bit"}, std::nullopt),
+            "waiting for a file system (nfs_wait_bit)");
+  EXPECT_EQ(InWords({.state = 'S', .wait_channel = "request_wait_answer"}, std::nullopt),
+            "waiting for a file system (request_wait_answer)");
   EXPECT_THAT(InWords({.state = 'S', .wait_channel = "something_new"}, std::nullopt),
               StartsWith("waiting in the kernel (something_new)"));
 }
@@ -49,6 +54,7 @@ TEST(HoldOf, TellsLocksDisksAndWantOfMemoryApart) {
   EXPECT_EQ(HoldOf({.state = 'S', .wait_channel = "futex_wait_queue"}, {}), Hold::kLock);
   EXPECT_EQ(HoldOf({.state = 'S', .wait_channel = "locks_lock_inode_wait"}, {}), Hold::kLock);
   EXPECT_EQ(HoldOf({.state = 'D', .wait_channel = "nfs_wait_bit_killable"}, {}), Hold::kDisk);
+  EXPECT_EQ(HoldOf({.state = 'S', .wait_channel = "request_wait_answer"}, {}), Hold::kDisk);
   EXPECT_EQ(HoldOf({.state = 'D', .wait_channel = "mem_cgroup_handle_over_high"}, {}),
             Hold::kMemory);
   EXPECT_EQ(HoldOf({.state = 'S', .wait_channel = "hrtimer_nanosleep"}, {}), Hold::kUnknown);
@@ -96,6 +102,28 @@ TEST(IsBusy, IsWhoComputesReadsOrWrites) {
   EXPECT_TRUE(is_busy('D', before)) << "it waits for a disk";
   EXPECT_TRUE(is_busy('Z', before)) << "it has ended, and its agent is about to hear of it";
   EXPECT_FALSE(IsBusy({.state = 'S'}, computes, std::nullopt, absl::Seconds(1)));
+}
+
+// Who reads, and gets nothing, waits; who writes out what it has written before goes on.
+TEST(IsBusy, IsNotWhoAwaitsAFileSystemThatGivesNothing) {
+  const ProcessUse before{.cpu_ticks = 100, .io_bytes = 1000};
+  const auto is_busy = [&](const ProcessLook& look, const ProcessUse& now) {
+    return IsBusy(look, now, before, absl::Seconds(1));
+  };
+  const ProcessLook reads{.state = 'D', .wait_channel = "folio_wait_bit", .syscall = SYS_read};
+  const ProcessLook writes{.state = 'D', .wait_channel = "folio_wait_bit", .syscall = SYS_fsync};
+  const ProcessLook faults{.state = 'D', .wait_channel = "folio_wait_bit", .is_in_fault = true};
+  const ProcessLook unknown{.state = 'D'};
+  const ProcessLook answered{
+      .state = 'S', .wait_channel = "request_wait_answer", .syscall = SYS_openat};
+  EXPECT_FALSE(is_busy(reads, before));
+  EXPECT_FALSE(is_busy(faults, before));
+  EXPECT_FALSE(is_busy(answered, before));
+  EXPECT_TRUE(is_busy(writes, before));
+  EXPECT_TRUE(is_busy(unknown, before));
+  EXPECT_TRUE(is_busy(faults, {.cpu_ticks = 100, .io_bytes = 1000, .major_faults = 1}));
+  EXPECT_TRUE(is_busy(reads, {.cpu_ticks = 100, .io_bytes = 1000 + (1 << 20)}));
+  EXPECT_TRUE(IsBusy(reads, before, std::nullopt, absl::Seconds(1))) << "the first look";
 }
 
 TEST(LookAtProcess, IsNothingForAProcessThatHasGone) {
