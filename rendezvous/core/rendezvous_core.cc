@@ -108,8 +108,11 @@ std::string RendezvousCore::CheckInvariants() const { return rendezvous::CheckIn
 void RendezvousCore::On(const AgentReported& event, Turn& turn) {
   const AgentReport& report = event.report;
   const auto former = state_.former.find(event.from);
-  if (former != state_.former.end() && former->second.may_publish_until) {
+  // What is late tells of no time after the newest.
+  const bool is_news = former != state_.former.end() && report.sequence > former->second.sequence;
+  if (is_news && former->second.may_publish_until) {
     HearFormer(event.from, turn.now);
+    if (IsFarewell(report)) former->second.sequence = report.sequence;
   }
   if (std::optional<DirectiveBody> body = AnswerWithoutChange(event, turn.now)) {
     // Somebody is heard who may not come in yet: what others do not say counts from now on. Else

@@ -67,6 +67,20 @@ TEST_F(CommitTest, IsStillThatOfANodeThatLeavesByItself) {
   EXPECT_EQ(job.Commit(1, 101), absl::OkStatus());
 }
 
+// What comes twice, or late, tells of no time after what came last.
+TEST_F(CommitTest, IsNotThatOfANodeThatHasLeftForAReportThatComesLate) {
+  CoreUnderTest& job = Job(Settings(1, 2));
+  job.RunWith(2);
+  const uint64_t early = job.state().nodes.at(Incarnation(1)).report.sequence;
+  job.Leave(1, {.signal = SIGTERM, .reason = "node1 was told to end by SIGTERM"});
+  job.now = job.now + absl::Seconds(20);
+  for (const uint64_t late : {early, job.state().former.at(Incarnation(1)).sequence}) {
+    AgentReport report{.sequence = late, .phase = AgentPhase::kLeaving, .node = Describe("node1")};
+    job.Step(AgentReported{Incarnation(1), report});
+    EXPECT_TRUE(absl::IsUnavailable(job.Commit(1, 101)));
+  }
+}
+
 TEST_F(CommitTest, IsNeverThatOfANodeThatLeftOnceTheOthersHaveGoneOn) {
   CoreUnderTest& job = Job(Settings(1, 2));
   job.RunWith(2);
