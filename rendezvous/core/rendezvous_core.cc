@@ -356,7 +356,8 @@ void RendezvousCore::On(const CommitRequested& event, Turn& turn) {
       SendStoreReply{event.from, {.request_id = event.request_id, .status = status}});
   if (!status.ok()) return;
   state_.committed_at = turn.now;
-  state_.restarts_without_commit = 0;
+  // An end that is decided stays what it is.
+  if (state_.phase != JobPhase::kEnding) state_.restarts_without_commit = 0;
   const int64_t step = event.checkpoint.step;
   if (step <= state_.committed_step) return;
   state_.committed_step = step;

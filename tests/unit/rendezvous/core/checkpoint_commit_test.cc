@@ -242,6 +242,28 @@ TEST_F(ProgressTest, AJobThatCommittedOnceAndGetsNoFurtherEnds) {
                          "700; the last: "));
 }
 
+// The other node saves while its workers are being stopped.
+TEST_F(ProgressTest, AnEndForWantOfCheckpointsIsNoOtherOneForACheckpointThatComesLate) {
+  CoreUnderTest& job = Job(Settings(2, 2, 100));
+  job.RunWith(2);
+  EXPECT_EQ(job.Commit(1, 700), absl::OkStatus());
+  for (int i = 0; i <= kMaxRestartsWithoutCommit; ++i) {
+    job.Advance(20, {1, 2});
+    job.Fail(1);
+    if (job.state().phase != JobPhase::kForming) break;
+    job.Join(1);
+    job.Join(2);
+    job.Advance(20, {1, 2});
+    for (const int node : {1, 2}) job.SendPhase(node, AgentPhase::kRunning);
+  }
+  ASSERT_EQ(job.state().phase, JobPhase::kEnding);
+  EXPECT_EQ(job.Commit(2, 800), absl::OkStatus());
+  job.SendPhase(2, AgentPhase::kStopped);
+  ASSERT_TRUE(job.state().outcome.has_value());
+  EXPECT_EQ(job.state().outcome->exit_code, kExitNoProgress);
+  EXPECT_THAT(job.state().outcome->reason, StartsWith("no progress: 5 restarts in a row"));
+}
+
 TEST_F(ProgressTest, EachCheckpointBeginsTheCountAgain) {
   CoreUnderTest& job = Job(Settings(1, 1, 100));
   job.RunWith(1);
