@@ -209,11 +209,12 @@ DirectiveBody JobTable::AnswerOrphan(const JobKey& key, Incarnation from, const 
     RememberEndWithoutARecord(key, report.instance, std::get<EndJob>(answer.body).outcome, report,
                               now);
   }
-  // Newcomers that were quicker than the workers' agents have begun an instance without a round.
+  // Newcomers that were quicker than the workers' agents have begun an instance without a round. If
+  // the job has ended, so has theirs.
   const auto job = jobs_.find(key);
   const bool is_forming =
       job != jobs_.end() && job->second.core->state().phase == JobPhase::kForming;
-  if (is_forming && orphan.WhyNewcomersWait(options_.lease, now)) {
+  if (is_forming && (answer.is_outcome || orphan.WhyNewcomersWait(options_.lease, now))) {
     PutOff(job);
   }
   return std::move(answer.body);

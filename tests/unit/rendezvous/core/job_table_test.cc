@@ -354,6 +354,16 @@ TEST_F(ForgetfulServerTest, AnInstanceThatWasPutOffAndHasEndedIsNotBegunAgain) {
   EXPECT_EQ(std::get<EndJob>(other.body), std::get<EndJob>(end.body));
 }
 
+// Nobody is left whom they would wait for.
+TEST_F(ForgetfulServerTest, AnInstanceThatHasBegunWithoutARoundEndsWithTheRoundThatHasFailed) {
+  const Instance begun = Joining(9, {}, 3).instance;
+  Running(1, AgentPhase::kStopped, {{.exit_code = 7}}, /*restarts_used=*/1);
+  const Directive end = JoiningStill(9, begun);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(end.body)) << ToString(end.body);
+  EXPECT_EQ(std::get<EndJob>(end.body).outcome.exit_code, 7);
+  EXPECT_GT(Joining(10, {}, 3).instance, begun);
+}
+
 // A round of a life in between is heard of once the first one has ended.
 TEST_F(ForgetfulServerTest, NeitherIsItAfterALaterRoundWithoutARecord) {
   const Instance begun = Joining(9, {}, 3).instance;
