@@ -101,15 +101,26 @@ RoundDecision Complete(std::string reason) {
   return {.verdict = RoundVerdict::kComplete, .reason = std::move(reason)};
 }
 
-std::string StoppingText(const JobState& state) {
+std::string StoppingNodes(const JobState& state) {
   std::vector<std::string> names;
   for (const Incarnation node : state.in_round) {
     if (static_cast<int>(names.size()) == kMaxMissingNamed) break;
     names.push_back(NameOf(state, node));
   }
-  const int count = static_cast<int>(state.in_round.size());
-  return absl::StrCat("waiting for ", NamesInWords(names, count), " to stop ",
-                      count == 1 ? "its" : "their", " workers (", state.forming_reason, ")");
+  return NamesInWords(names, static_cast<int>(state.in_round.size()));
+}
+
+std::string StoppingText(const JobState& state) {
+  return absl::StrCat("waiting for ", StoppingNodes(state), " to stop ",
+                      state.in_round.size() == 1 ? "its" : "their", " workers (",
+                      state.forming_reason, ")");
+}
+
+// Enough nodes are there, but others keep them waiting.
+std::string NotStoppedReason(const JobState& state, absl::Duration timeout) {
+  return absl::StrCat(StoppingNodes(state), " did not stop ",
+                      state.in_round.size() == 1 ? "its" : "their", " workers within ",
+                      InWords(timeout), " (", state.forming_reason, ")");
 }
 
 std::string MissingText(const JobState& state) {
@@ -186,7 +197,9 @@ RoundDecision DecideRound(const JobState& state, MonoTime now) {
   if (are_stopping) timeout = std::max(timeout, settings.shutdown_timeout + kStopSlack);
   const MonoTime deadline = state.forming_since + timeout;
   if (now >= deadline) {
-    return {.verdict = RoundVerdict::kTimedOut, .reason = TimeoutReason(state, now)};
+    return {
+        .verdict = RoundVerdict::kTimedOut,
+        .reason = IsEnough(state) ? NotStoppedReason(state, timeout) : TimeoutReason(state, now)};
   }
   return WaitUntil(deadline, are_stopping ? StoppingText(state) : MissingText(state));
 }

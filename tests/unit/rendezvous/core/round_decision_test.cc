@@ -159,6 +159,14 @@ TEST(DecideRound, TimesOutNamingAtMostEightOfThosePresent) {
   EXPECT_THAT(decision.reason, HasSubstr("node8 (10s ago) and 4 more; missing: 8 more nodes."));
 }
 
+// Enough nodes have come, so that none is missing.
+TEST(DecideRound, TimesOutNamingWhoDoesNotStop) {
+  const RoundDecision decision =
+      RoundBuilder(Settings(2, 3)).StillStopping(3).Joined(1).Joined(2).DecideAt(600);
+  EXPECT_EQ(decision.verdict, RoundVerdict::kTimedOut);
+  EXPECT_THAT(decision.reason, HasSubstr("node3 did not stop its workers within 600s"));
+}
+
 TEST(DecideRound, TimesOutNamingTheLostMember) {
   const RoundDecision decision =
       RoundBuilder(Settings(2, 2)).Member(1).Lost(2).Joined(1).DecideAt(600);
