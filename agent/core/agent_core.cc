@@ -311,6 +311,8 @@ void AgentCore::Obey(const Wait& wait, Turn& turn) {
 
 void AgentCore::Obey(const RunRound& run, Turn& turn) {
   const Assignment& assignment = run.assignment;
+  // A server that had asked for a stop, and has lost what it wrote, does not ask any more.
+  if (phase_ == NodePhase::kRunning && assignment.round == round()) stop_.Withdraw(turn);
   if (phase_ != NodePhase::kJoining || assignment.round <= round()) return;
   kept_back_.GiveUp();
   TakeKept(turn);

@@ -54,6 +54,21 @@ TEST_F(AgentLeavesTest, PassesTheStopOnToItsWorkersAndSaysSoOnce) {
   EXPECT_THAT(effects_, IsEmpty());
 }
 
+// By a later life of the server, which has no record of it: the workers would hold for ever.
+TEST_F(AgentLeavesTest, LetsItsWorkersGoOnWhereTheStopIsForgotten) {
+  RunObeying();
+  Direct(RunRound{Place(0)});
+  EXPECT_THAT(Told(), IsEmpty());
+  Open();
+  Direct(RunRound{Place(0)});
+  EXPECT_THAT(Told(), testing::ElementsAre(StopState()));
+  Open();
+  EXPECT_THAT(Told(), testing::ElementsAre(kOpen)) << "it may be asked for once more";
+  Name(6);
+  Direct(RunRound{Place(0)});
+  EXPECT_THAT(Told(), IsEmpty()) << "others may have left already";
+}
+
 TEST_F(AgentLeavesTest, SaysHowFarItsWorkersAreOnceEachHasPromised) {
   RunObeying();
   Open();
