@@ -1,5 +1,7 @@
 // What must hold, whatever went wrong. The letters are those of sim_cluster.h.
+#include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -115,6 +117,12 @@ void SimCluster::CheckAssignment(Node& node, const Assignment& assignment) {
   node.has_lapsed = is_lost;
 }
 
+// A server without a record of its round believes a member that speaks of a later one.
+bool SimCluster::IsSaidToBeOver(const Node& node) const {
+  if (!node.assignment || KnowsAllRounds() || IsOfThisLife(node.assignment->instance)) return false;
+  return fates_[node.job].causes.hostile_round > IdOf(*node.assignment);
+}
+
 void SimCluster::CheckNewRound(int job, Instance instance, Round round) {
   const rendezvous::JobState* state = table_->FindState(KeyOf(job));
   if (state == nullptr) return;
@@ -130,9 +138,11 @@ void SimCluster::CheckNewRound(int job, Instance instance, Round round) {
                       " nodes are held back"));
   }
   const LeaseSettings lease;
-  for (const auto& [id, node] : nodes_) {
-    const bool is_in = state->assignments.contains(id);
-    if (node.job != job || !node.is_alive || node.is_leaving || is_in || !node.heard_at) continue;
+  for (auto& [id, node] : nodes_) {
+    if (node.job != job || state->assignments.contains(id)) continue;
+    // The job has gone on without it, for later lives of the server, too.
+    const bool had_lapsed = std::exchange(node.has_lapsed, true);
+    if (!node.is_alive || node.is_leaving || !node.heard_at) continue;
     bool runs = false;
     for (const Worker& worker : node.workers) {
       runs |= worker.alive && !worker.is_unkillable && !worker.awaits_round && !worker.is_liar;
@@ -142,7 +152,8 @@ void SimCluster::CheckNewRound(int job, Instance instance, Round round) {
     const absl::Duration silence = ServerNow() - *node.heard_at;
     // By its own signals it stops what it runs, and the server has agreed to that.
     const bool is_stopping = node.core->phase() == agent::NodePhase::kStopping;
-    if (runs && is_other && !is_stopping && !node.has_lapsed && silence < lease.duration) {
+    if (had_lapsed || IsSaidToBeOver(node)) continue;
+    if (runs && is_other && !is_stopping && silence < lease.duration) {
       Fail(absl::StrCat("C2: round ", ToString(round), " starts while ", node.name, " runs round ",
                         ToString(node.assignment->round), ", and was heard ",
                         absl::FormatDuration(silence), " ago"));
@@ -267,6 +278,8 @@ void SimCluster::ObserveDirective(int job, const rendezvous::SendDirective& send
     coverage_.held_back += absl::StrContains(wait->text, "is held back so that");
   }
   if (const auto* run = std::get_if<RunRound>(&directive.body)) {
+    RoundId& newest = fates_[job].newest_told;
+    newest = std::max(newest, IdOf(run->assignment));
     int& used = fates_[job].restarts_used[directive.instance];
     if (run->assignment.restarts_used < used) {
       Fail(absl::StrCat("C11: ", run->assignment.restarts_used, " restarts used after ", used));

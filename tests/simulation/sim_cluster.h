@@ -224,6 +224,7 @@ class SimCluster {
     std::set<std::string> hostile_names;  // as whom a hostile member has reported
     std::set<AgentPhase> hostile_phases;
     int hostile_restarts = 0;    // the most that it has claimed that were used
+    RoundId hostile_round;       // the newest that it has claimed to be in
     bool may_end_apart = false;  // in a round too few nodes reached all others
     // What the server hears of a hostile member at this instant.
     const AgentReport* foreign = nullptr;
@@ -240,7 +241,8 @@ class SimCluster {
     int deaths_noticed = 0;  // of which a guardian told
     int rounds = 0;
     MonoTime last_round_at;
-    std::pair<Instance, Round> newest_round;
+    RoundId newest_round;
+    RoundId newest_told;  // what a server decides and does not write before it dies has never been
     int64_t step = 0;
     std::map<Instance, int> restarts_used;
     std::map<Instance, ToldOutcome> outcomes;  // as somebody was told last
@@ -380,6 +382,7 @@ class SimCluster {
   // --- sim_checks.cc
   void CheckAssignment(Node& node, const Assignment& assignment);
   void CheckNewRound(int job, Instance instance, Round round);
+  bool IsSaidToBeOver(const Node& node) const;
   void CheckCommit(const rendezvous::SendStoreReply& reply);
   bool IsLossOfOneThatLives(int job, const rendezvous::Announce& announce) const;
   // C9.

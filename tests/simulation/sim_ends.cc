@@ -132,16 +132,20 @@ std::string SimCluster::WhyWrongFailure(int job, const JobOutcome& outcome) cons
 
 // A static job ends for a node that is lost, and named, once its budget is spent.
 std::string SimCluster::WhyWrongLossOfNode(int job, const JobOutcome& outcome) const {
-  if (!plan_.jobs[job].settings.is_static) return "it can do without a node that is lost";
+  const auto& hostile = fates_[job].causes.hostile_names;
+  const bool is_hostile_named =
+      std::any_of(hostile.begin(), hostile.end(),
+                  [&](const std::string& name) { return absl::StrContains(outcome.reason, name); });
+  if (!plan_.jobs[job].settings.is_static) {
+    const bool has_host_left = absl::StrContains(outcome.reason, ", the host of the rendezvous, ");
+    if (has_host_left && fates_[job].was_host_lost) return "";
+    return is_hostile_named ? "" : "it can do without a node that is lost";
+  }
   const auto& losses = fates_[job].causes.losses;
   const bool is_named = std::any_of(losses.begin(), losses.end(), [&](const auto& loss) {
     const auto node = nodes_.find(loss.second);
     return node != nodes_.end() && absl::StrContains(outcome.reason, node->second.name);
   });
-  const auto& hostile = fates_[job].causes.hostile_names;
-  const bool is_hostile_named =
-      std::any_of(hostile.begin(), hostile.end(),
-                  [&](const std::string& name) { return absl::StrContains(outcome.reason, name); });
   return is_named || is_hostile_named ? WhyBudgetIsLeft(job) : "no node that it names was lost";
 }
 
@@ -185,7 +189,10 @@ bool SimCluster::CouldAllSay(int job, RoundId round) const {
   const auto& members = history_.at({job, round.first, round.second});
   return std::all_of(members.begin(), members.end(), [&](const auto& member) {
     const Node& node = nodes_.at(member.second);
-    return node.is_alive && WasWellAfter(node, server_since_);
+    // Who was told to join again says no more how its workers ended.
+    const bool has_left = node.core->phase() == agent::NodePhase::kReserving ||
+                          node.core->phase() == agent::NodePhase::kJoining;
+    return node.is_alive && !has_left && WasWellAfter(node, server_since_);
   });
 }
 
@@ -204,6 +211,7 @@ std::string SimCluster::WhyWrong(int job, Instance instance, const JobOutcome& o
       return "nobody asked for it, and not every worker of a round has ended with 0";
     }
     case kExitNodesMissing:
+      if (absl::StrContains(outcome.reason, " did not stop ")) return "";
       return absl::StrContains(outcome.reason, "--network=require") ? WhyWrongSplit(job)
                                                                     : WhyWrongTimeout(job);
     case kExitServerLost:  // or kExitNoProgress
@@ -299,7 +307,7 @@ std::string SimCluster::WhyWrongFinish(const Node& node, const JobOutcome& outco
     return WhyWrongAsTold(node, outcome);
   }
   if (outcome.root_cause && !WasDrawn(node.job, *outcome.root_cause)) return "nobody failed so";
-  if (outcome.exit_code == kExitNodesMissing) {
+  if (outcome.exit_code == kExitNodesMissing && !outcome.root_cause) {
     return causes.last_well ? "it could reach its server" : "";
   }
   if (outcome.exit_code != kExitServerLost && !outcome.root_cause) return "nobody told it to";

@@ -45,6 +45,8 @@ void SimCluster::NoteHostileReport(int job, const AgentReport& report) {
   fate.causes.hostile_names.insert(report.node.name);
   fate.causes.hostile_phases.insert(report.phase);
   fate.causes.hostile_restarts = std::max(fate.causes.hostile_restarts, report.past.restarts_used);
+  fate.causes.hostile_round =
+      std::max(fate.causes.hostile_round, RoundId(report.instance, report.round));
   if (report.phase == AgentPhase::kFailed) {
     fate.causes.failed_rounds.insert(fate.newest_round);
   }

@@ -63,20 +63,24 @@ std::string SimCluster::WhyNoRound(int job) const {
   int healthy = 0, running = 0;
   int running_others = 0;  // to be ended by what was drawn for them, with a place until then
   for (const auto& [id, node] : nodes_) {
-    if (node.job != job || node.finished || node.is_leaving || drained_.contains(id)) continue;
+    if (node.job != job || node.finished || node.is_leaving) continue;
     if (IsApart(node)) continue;
     const bool is_in = node.is_alive && node.assignment && IdOf(*node.assignment) == newest &&
                        node.core->phase() == agent::NodePhase::kRunning;
     const bool runs = is_in && std::any_of(node.workers.begin(), node.workers.end(),
                                            [](const Worker& w) { return w.alive && !w.is_told; });
-    if (node.causes.exit_codes.empty() && WasWellAfter(node, schedule_.now() - absl::Seconds(5))) {
+    // A server that has lost its state has forgotten who was drained, too.
+    const bool is_to_leave = drained_.contains(id) || !node.causes.exit_codes.empty();
+    if (!is_to_leave && WasWellAfter(node, schedule_.now() - absl::Seconds(5))) {
       ++healthy;
       running += runs;
     } else {
       running_others += runs;
     }
   }
-  if (IsOver(job) || healthy < settings.min_nodes) return "";
+  // A member that says that its workers have succeeded is waited for no more.
+  const bool is_claimed = fates_[job].causes.hostile_phases.contains(AgentPhase::kSucceeded);
+  if (IsOver(job) || is_claimed || healthy < settings.min_nodes) return "";
   const bool may_grow = settings.scale_up == ScaleUp::kNow;
   const int most = may_grow ? settings.max_nodes : settings.min_nodes;
   const int wanted = std::min(healthy, most - running_others);

@@ -45,6 +45,13 @@ void SimCluster::StartServer() {
   }
   table_->Restore(std::move(kept), ServerNow());
   for (auto& [unused, node] : nodes_) node.heard_at.reset();
+  for (int job = 0; job < static_cast<int>(fates_.size()); ++job) {
+    const rendezvous::JobState* state = table_->FindState(KeyOf(job));
+    fates_[job].newest_round = fates_[job].newest_told;
+    if (state == nullptr || state->assignments.empty()) continue;
+    const RoundId kept = IdOf(state->assignments.begin()->second);
+    fates_[job].newest_round = std::max(kept, fates_[job].newest_round);
+  }
   Trace("server", absl::StrCat("starts life ", server_life_));
   ArmServer();
 }
@@ -97,6 +104,9 @@ void SimCluster::CrashServer() {
     ++coverage_.writes_lost;
     disk_ = *before_newest_;
     terms_.was_damaged = terms_.is_torn = true;
+    // What it said may have been told, and is not known.
+    drained_.clear();
+    stop_steps_.clear();
   }
   table_.reset();
   held_at_server_.clear();
