@@ -225,8 +225,9 @@ void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
       NoteLossAtTheEnd(job, *announce);
     }
     if (announce->event == "job_ended") {
+      // A node that left while it was ending has been told of the end before.
       JobCauses& causes = fates_[job].causes;
-      causes.ended.emplace(causes.newest, schedule_.now());
+      causes.ended.insert_or_assign(causes.newest, schedule_.now());
     }
     coverage_.unrecorded_rounds += announce->event == "job_unrecorded";
     if (KnowsAllRounds() && fates_[job].causes.foreign == nullptr &&
