@@ -166,7 +166,10 @@ DirectiveBody JobTable::AnswerOtherInstance(const JobKey& key, Incarnation from,
                                             std::vector<JobEffect>& out) {
   for (const EndedJob& ended : ended_) {
     const bool is_it = ended.instance == report.instance && ended.key == key;
-    if (is_it && now < ended.known_until) return EndJob{ended.outcome};
+    if (!is_it || now >= ended.known_until) continue;
+    const auto orphan = orphans_.find(key);
+    if (orphan != orphans_.end()) orphan->second.NoteEnding(from, report, now);
+    return EndJob{ended.outcome};
   }
   const auto job = jobs_.find(key);
   // The instance is of an earlier life: one that had no round yet was not kept.

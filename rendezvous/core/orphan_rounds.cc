@@ -151,6 +151,14 @@ bool OrphanRounds::OnStopping(Incarnation from, MonoTime now) {
   return true;
 }
 
+void OrphanRounds::NoteEnding(Incarnation from, const AgentReport& report, MonoTime now) {
+  if (report.instance != instance_ || report.round != round_) return;
+  members_.erase(from);
+  if (report.phase == AgentPhase::kRunning) {
+    members_[from] = {.name = report.node.name, .heard = now};
+  }
+}
+
 std::optional<std::string> OrphanRounds::WhyNewcomersWait(const LeaseSettings& settings,
                                                           MonoTime now) const {
   const LeaseSettings granted = LeaseOf(settings, num_nodes_);

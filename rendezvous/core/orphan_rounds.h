@@ -43,6 +43,9 @@ class OrphanRounds {
   bool OnStopping(Incarnation from, MonoTime now);
   void OnStopped(Incarnation from) { members_.erase(from); }
 
+  // A member that is told how the round has ended: it is waited for until it has stopped, too.
+  void NoteEnding(Incarnation from, const AgentReport& report, MonoTime now);
+
   // Newcomers that waited for the round, and those whose instance was put off for it, learn its
   // outcome as a spare does; otherwise they would begin the job again. What one is told that says
   // `instance`: null before there is an outcome, or if it did not wait.

@@ -364,6 +364,17 @@ TEST_F(ForgetfulServerTest, AnInstanceThatHasBegunWithoutARoundEndsWithTheRoundT
   EXPECT_GT(Joining(10, {}, 3).instance, begun);
 }
 
+// It is first heard of when the others have said how the round ended.
+TEST_F(ForgetfulServerTest, NewcomersWaitForAMemberThatIsToldOfTheEndUntilItHasStopped) {
+  Running(1, AgentPhase::kStopped, {{.exit_code = 7}}, /*restarts_used=*/1);
+  EXPECT_TRUE(std::holds_alternative<EndJob>(Running(2).body));
+  const Directive newcomer = Joining(9);
+  ASSERT_TRUE(std::holds_alternative<Wait>(newcomer.body)) << ToString(newcomer.body);
+  EXPECT_THAT(std::get<Wait>(newcomer.body).text, HasSubstr("waiting for node2 to stop"));
+  EXPECT_TRUE(std::holds_alternative<EndJob>(Running(2, AgentPhase::kStopped).body));
+  EXPECT_TRUE(std::holds_alternative<RunRound>(Joining(10).body));
+}
+
 // A round of a life in between is heard of once the first one has ended.
 TEST_F(ForgetfulServerTest, NeitherIsItAfterALaterRoundWithoutARecord) {
   const Instance begun = Joining(9, {}, 3).instance;
