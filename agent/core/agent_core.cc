@@ -312,7 +312,7 @@ void AgentCore::Obey(const Wait& wait, Turn& turn) {
 void AgentCore::Obey(const RunRound& run, Turn& turn) {
   const Assignment& assignment = run.assignment;
   // A server that had asked for a stop, and has lost what it wrote, does not ask any more.
-  if (phase_ == NodePhase::kRunning && assignment.round == round()) stop_.Withdraw(turn);
+  if (phase_ == NodePhase::kRunning && assignment.round == round()) stop_.Withdraw(workers_, turn);
   if (phase_ != NodePhase::kJoining || assignment.round <= round()) return;
   kept_back_.GiveUp();
   TakeKept(turn);
@@ -528,7 +528,7 @@ void AgentCore::BeginStop(After after, int first_signal, absl::Duration grace, T
   ladder_.SetGrace(turn.now + grace);
   Enter(NodePhase::kStopping);
   if (after != After::kWait) Report(turn);
-  if (workers_.NumAlive() > 0) stop_.Withdraw(turn);
+  if (workers_.NumAlive() > 0) stop_.Withdraw(workers_, turn);
   ladder_.Start(first_signal, kept_for, workers_, turn);
 }
 

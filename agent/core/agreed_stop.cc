@@ -33,9 +33,10 @@ void AgreedStop::TellWorkers(Turn& turn) const {
                     .reason = stop_at_->reason}});
 }
 
-void AgreedStop::Withdraw(Turn& turn) {
+void AgreedStop::Withdraw(WorkerGroup& workers, Turn& turn) {
   if (!stop_at_ || is_named()) return;
   stop_at_.reset();
+  workers.ForgetStopFloors();
   turn.Do(TellStop{});
 }
 

@@ -28,8 +28,9 @@ class AgreedStop {
   // The server asks for a stop of this round, or names its step. False: it has said so before.
   bool Take(const StopAt& at, Turn& turn);
   void TellWorkers(Turn& turn) const;
-  // Workers that hold for a step that is open wake: signals follow, or they go on.
-  void Withdraw(Turn& turn);
+  // Workers that hold for a step that is open wake: signals follow, or they go on. What they have
+  // promised is no more.
+  void Withdraw(WorkerGroup& workers, Turn& turn);
   bool is_known() const { return stop_at_.has_value(); }
   // What the workers have promised, if a stop is known and each has.
   std::optional<int64_t> Floor(const WorkerGroup& workers) const;

@@ -117,6 +117,10 @@ std::optional<int64_t> WorkerGroup::StopFloor() const {
   return furthest;
 }
 
+void WorkerGroup::ForgetStopFloors() {
+  for (Worker& worker : workers_) worker.stop_floor.reset();
+}
+
 std::vector<WorkerFailure> WorkerGroup::FailuresAt(MonoTime now) const {
   std::vector<WorkerFailure> failures = Failures();
   for (size_t i = 0; i < failures.size(); ++i) failures[i].age = now - failures_[i].at;

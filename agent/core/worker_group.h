@@ -58,6 +58,7 @@ class WorkerGroup {
   // The furthest step that any has begun (-1: none), if each that lives has promised to begin none
   // beyond.
   std::optional<int64_t> StopFloor() const;
+  void ForgetStopFloors();
   bool has_failed() const { return !failures_.empty(); }
   // In the order in which they came up; their ages as of `now`.
   std::vector<WorkerFailure> FailuresAt(MonoTime now) const;

@@ -62,8 +62,15 @@ TEST_F(AgentLeavesTest, LetsItsWorkersGoOnWhereTheStopIsForgotten) {
   Open();
   Direct(RunRound{Place(0)});
   EXPECT_THAT(Told(), testing::ElementsAre(StopState()));
+  Say(0, 4);
   Open();
   EXPECT_THAT(Told(), testing::ElementsAre(kOpen)) << "it may be asked for once more";
+  Direct(RunRound{Place(0)});
+  Open();
+  Say(1, 6);
+  EXPECT_THAT(All<SendReport>(), IsEmpty()) << "rank 0 has gone on since it promised 4";
+  Say(0, 7);
+  EXPECT_EQ(LastReport().stop_floor, 7);
   Name(6);
   Direct(RunRound{Place(0)});
   EXPECT_THAT(Told(), IsEmpty()) << "others may have left already";

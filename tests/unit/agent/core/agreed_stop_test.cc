@@ -61,16 +61,16 @@ TEST_F(AgreedStopTest, HasAFloorOnlyWhileAStopIsKnown) {
 }
 
 TEST_F(AgreedStopTest, WithdrawsOnlyAStopWhoseStepIsOpen) {
-  stop_.Withdraw(turn_);
+  stop_.Withdraw(workers_, turn_);
   EXPECT_THAT(Effects(), IsEmpty());
   Take(kStopStepOpen);
   Effects();
-  stop_.Withdraw(turn_);
+  stop_.Withdraw(workers_, turn_);
   EXPECT_THAT(Effects(), ElementsAre("tell_stop withdrawn"));
   EXPECT_FALSE(stop_.is_known());
   Take(12);
   Effects();
-  stop_.Withdraw(turn_);
+  stop_.Withdraw(workers_, turn_);
   EXPECT_THAT(Effects(), IsEmpty());
   EXPECT_TRUE(stop_.is_known());
 }
