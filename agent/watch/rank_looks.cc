@@ -110,8 +110,19 @@ void RankLooks::TakePython(LookDepth depth, Ranks ranks, absl::AnyInvocable<void
   files_.Run<Ranks>(
       times_.python,
       [ranks]() mutable {
-        AddFileWaits(ranks);
         ReadPythonStacks(ranks);
+        return std::move(ranks);
+      },
+      [this, depth, ranks, then = std::move(then)](std::optional<Ranks> looked_at) mutable {
+        TakeFiles(depth, looked_at ? *std::move(looked_at) : std::move(ranks), std::move(then));
+      });
+}
+
+void RankLooks::TakeFiles(LookDepth depth, Ranks ranks, absl::AnyInvocable<void(Ranks)> then) {
+  files_.Run<Ranks>(
+      times_.files,
+      [ranks]() mutable {
+        AddFileWaits(ranks);
         return std::move(ranks);
       },
       [this, depth, ranks, then = std::move(then)](std::optional<Ranks> looked_at) mutable {

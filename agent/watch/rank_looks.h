@@ -23,6 +23,7 @@ enum class LookDepth { kPython, kGpus, kStacks };
 struct RankLookTimes {
   absl::Duration gpus = absl::Seconds(2);  // each of these for all ranks together
   absl::Duration python = absl::Seconds(2);
+  absl::Duration files = absl::Seconds(3);
   absl::Duration stacks = absl::Seconds(8);
 };
 
@@ -33,13 +34,15 @@ class RankLooks {
   explicit RankLooks(asio::io_context& loop, RankLookTimes times = {},
                      GpuLookOptions gpu_options = {});
 
-  // Adds to `doing` what the GPUs do (gpu_look.h) and which file is waited for (file_wait.h), fills
-  // in `python` of those that have none (python_stack.h), and then `frames` or `no_frames` of each,
-  // in their order. `then` is called once, from the loop, unless this object goes before.
+  // Adds to `doing` what the GPUs do (gpu_look.h), fills in `python` of those that have none
+  // (python_stack.h), adds to `doing` which file is waited for (file_wait.h), and then fills in
+  // `frames` or `no_frames` of each, in their order. `then` is called once, from the loop, unless
+  // this object goes before.
   void Take(LookDepth depth, Ranks ranks, absl::AnyInvocable<void(Ranks)> then);
 
  private:
   void TakePython(LookDepth depth, Ranks ranks, absl::AnyInvocable<void(Ranks)> then);
+  void TakeFiles(LookDepth depth, Ranks ranks, absl::AnyInvocable<void(Ranks)> then);
   void TakeStacks(Ranks ranks, absl::AnyInvocable<void(Ranks)> then);
 
   const RankLookTimes times_;
