@@ -170,7 +170,8 @@ void SimCluster::CheckLosses(int job) {
     // The newest round of all lives may be one that a server which died had no time to record.
     const RoundId round(state->assignments.begin()->second.instance, state->round);
     if (!fates_[job].causes.losses.insert({round, id}).second || is_hostile) continue;
-    const Node& node = nodes_.at(id);
+    Node& node = nodes_.at(id);
+    node.has_lapsed = true;
     if (!node.is_alive || node.finished || node.is_leaving) continue;
     const LeaseSettings lease;
     const absl::Duration silence = ServerNow() - node.heard_at.value_or(server_since_);
@@ -189,12 +190,13 @@ void SimCluster::CheckLosses(int job) {
 // The job has lost its last node, and the table has forgotten it in the same step.
 void SimCluster::NoteLossAtTheEnd(int job, const rendezvous::Announce& announce) {
   const LeaseSettings lease;
-  for (const auto& [id, node] : nodes_) {
+  for (auto& [id, node] : nodes_) {
     if (node.job != job) continue;
     if (!absl::StartsWith(announce.reason, absl::StrCat("lost ", node.name, " "))) continue;
     const absl::Duration silence = ServerNow() - node.heard_at.value_or(server_since_);
     if (!node.is_alive || silence >= lease.duration) {
       fates_[job].causes.losses.insert({fates_[job].newest_round, id});
+      node.has_lapsed = true;
     }
   }
 }

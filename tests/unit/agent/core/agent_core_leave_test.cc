@@ -54,7 +54,7 @@ TEST_F(AgentLeavesTest, PassesTheStopOnToItsWorkersAndSaysSoOnce) {
   EXPECT_THAT(effects_, IsEmpty());
 }
 
-// By a later life of the server, which has no record of it: the workers would hold for ever.
+// A later life of the server may have no record of it, and the workers would hold for ever.
 TEST_F(AgentLeavesTest, LetsItsWorkersGoOnWhereTheStopIsForgotten) {
   RunObeying();
   Direct(RunRound{Place(0)});
