@@ -396,7 +396,16 @@ std::vector<JobTable::JobEffect> JobTable::OnHostLeaving(const Departure& depart
   std::vector<JobKey> keys;
   for (const auto& [key, unused] : jobs_) keys.push_back(key);
   for (const JobKey& key : keys) {
-    StepCore(jobs_.find(key), HostLeaving{departure, host_name}, now, out);
+    const auto job = jobs_.find(key);
+    const bool is_over = std::any_of(ended_.begin(), ended_.end(),
+                                     [&](const EndedJob& ended) { return ended.key == key; });
+    const bool is_member = job->second.core->state().nodes.contains(host());
+    // Who came after the end of the host's own instance may wait for the next server here.
+    if (host() != Incarnation() && is_over && !is_member) {
+      Drop(job);
+    } else {
+      StepCore(job, HostLeaving{departure, host_name}, now, out);
+    }
   }
   return out;
 }

@@ -535,5 +535,15 @@ TEST_F(JobTableTest, TellsEveryJobThatTheHostLeaves) {
   EXPECT_EQ(table_.FindState(kB)->phase, JobPhase::kEnded);
 }
 
+// The next server at the endpoint may be the one that it was started with.
+TEST_F(EmbeddedJobTableTest, DoesNotEndWhoCameAfterTheEndOfTheHostsJob) {
+  table_.SetHost(Incarnation(1));
+  RunToTheEnd(kA, 1);
+  Report(kA, 2, AgentPhase::kJoining, kNoRound, Instance(), 2);
+  EXPECT_THAT(table_.OnHostLeaving({.reason = "the job has ended"}, "node1", now_),
+              testing::IsEmpty());
+  EXPECT_EQ(table_.size(), 0u);
+}
+
 }  // namespace
 }  // namespace muster::rendezvous
