@@ -55,6 +55,7 @@ void SimCluster::NoteHostileReport(int job, const AgentReport& report) {
     fate.causes.failed_rounds.insert(fate.newest_round);
   }
   if (report.departure) fate.causes.exit_codes.insert(ExitCodeOfSignal(report.departure->signal));
+  if (report.stop_wish) fate.causes.exit_codes.insert(ExitCodeOfSignal(report.stop_wish->signal));
 }
 
 AgentReport SimCluster::DrawHostileReport(int job) {
