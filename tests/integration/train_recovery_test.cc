@@ -4,12 +4,18 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <random>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "tests/integration/several_nodes.h"
 #include "tests/support/process_table.h"
 
@@ -100,6 +106,61 @@ class TrainRecovery : public SeveralNodes {
     EXPECT_EQ(After("hash=", saved.out), UndisturbedHash(steps));
   }
 };
+
+class PipelineRecovery : public TrainRecovery, public ::testing::WithParamInterface<const char*> {
+ protected:
+  // The last of the checkpoints; empty: there is none.
+  std::string NewestSaved() const {
+    std::string newest;
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(Out("saved"), error)) {
+      const std::string name = entry.path().filename().string();
+      if (absl::StartsWith(name, "step_")) newest = std::max(newest, name);
+    }
+    return newest;
+  }
+};
+
+// No rank of a pipeline has the whole state, so that each of these deaths costs the way back to a
+// checkpoint.
+TEST_P(PipelineRecovery, AfterKillsAtAnyMomentHasTheParametersOfOneProcess) {
+  const Arguments pipeline = {"--layers=4", "--stages=2",
+                              absl::StrCat("--stage_schedule=", GetParam()), "--accumulation=4"};
+  const Arguments saving = {"--save", Out("saved"), "--resume", Out("saved"), "--save_every=3"};
+  Subprocess job =
+      Start(Arguments{"run", "--nproc_per_node=4", "--max_restarts=9", "--rdzv_id=survives",
+                      MUSTER_TRAIN, "--survive=yes", "--steps=100000000"} +
+            Training(pipeline + saving));
+  std::mt19937 random(7);
+  for (int loss = 1; loss <= 4; ++loss) {
+    const std::string before = NewestSaved();
+    ASSERT_TRUE(WaitUntil([&] { return NewestSaved() > before; })) << "after loss " << loss - 1;
+    absl::SleepFor(absl::Milliseconds(std::uniform_int_distribution(0, 100)(random)));
+    const pid_t victim = WorkerOfRank(std::uniform_int_distribution(0, 3)(random));
+    ASSERT_GT(victim, 0);
+    kill(victim, SIGKILL);
+    ASSERT_TRUE(job.WaitForOutput(absl::StrCat("restart ", loss, " of 9: ")));
+  }
+  const std::string before = NewestSaved();
+  ASSERT_TRUE(WaitUntil([&] { return NewestSaved() > before; }));
+  job.Signal(SIGTERM);
+  const SubprocessResult result = job.Wait();
+  EXPECT_THAT(result, ExitsWith(128 + SIGTERM));
+  const std::string steps = After("saved after step ", result.out);
+  ASSERT_THAT(steps, Not(IsEmpty())) << result.out;
+  const SubprocessResult saved =
+      Run(Arguments{"run", "--nproc_per_node=4", MUSTER_TRAIN} +
+          Training(pipeline + saving + Arguments{"--steps=" + steps, "--quiet"}));
+  const SubprocessResult whole =
+      Run(Arguments{"run", "--nproc_per_node=1", MUSTER_TRAIN} +
+          Training({"--layers=4", "--accumulation=8", "--steps=" + steps, "--quiet"}));
+  EXPECT_THAT(After("hash=", whole.out), SizeIs(64));
+  EXPECT_EQ(After("hash=", saved.out), After("hash=", whole.out));
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, PipelineRecovery,
+                         ::testing::Values("1f1b", "interleaved", "zbv"),
+                         [](const auto& info) { return std::string("Of") + info.param; });
 
 // The replacement gets the state of the one that survives.
 TEST_F(TrainRecovery, InTheProcessGoesOnFromTheStateOfTheRankThatSurvives) {
