@@ -185,8 +185,8 @@ absl::Status ReadBucketSize(const std::string& text, Plan& plan) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected a size in MiB above 0 and at most ", kMax));
   }
-  plan.bucket_bytes_max = static_cast<int64_t>(bytes);
-  plan.first_bucket_bytes = std::min(Plan().first_bucket_bytes, plan.bucket_bytes_max);
+  plan.buckets.bytes_max = static_cast<int64_t>(bytes);
+  plan.buckets.first_bytes = std::min(Plan().buckets.first_bytes, plan.buckets.bytes_max);
   return absl::OkStatus();
 }
 
@@ -227,7 +227,7 @@ std::vector<Option> PlanRows(PlanOptions& out) {
        .read = Into(ParseMode, out.plan.mode)},
       {.name = "bucket_mb",
        .value_name = "X",
-       .help = "largest gradient bucket, in MiB" + Default(out.plan.bucket_bytes_max >> 20),
+       .help = "largest gradient bucket, in MiB" + Default(out.plan.buckets.bytes_max >> 20),
        .read = [&out](const std::string& text) { return ReadBucketSize(text, out.plan); },
        .other_names = {"bucket_cap_mb"},
        .field = "bucket_bytes_max"},

@@ -123,8 +123,8 @@ absl::Status CheckGathering(const Plan& plan) {
 
 absl::Status CheckBuckets(const Plan& plan) {
   MUSTER_RETURN_IF_ERROR(
-      CheckInteger("bucket_bytes_max", plan.bucket_bytes_max, 1, kMostBucketBytes));
-  return CheckInteger("first_bucket_bytes", plan.first_bucket_bytes, 1, kMostBucketBytes);
+      CheckInteger("bucket_bytes_max", plan.buckets.bytes_max, 1, kMostBucketBytes));
+  return CheckInteger("first_bucket_bytes", plan.buckets.first_bytes, 1, kMostBucketBytes);
 }
 
 }  // namespace

@@ -128,8 +128,8 @@ PlanText Describe(const Plan& plan) {
                     plan.reduce_dtype ? ToString(*plan.reduce_dtype) : "the gradients'");
   text.emplace_back("mode", ToString(plan.mode));
   text.emplace_back("accumulation", absl::StrCat(plan.accumulation));
-  text.emplace_back("bucket_bytes_max", absl::StrCat(plan.bucket_bytes_max));
-  text.emplace_back("first_bucket_bytes", absl::StrCat(plan.first_bucket_bytes));
+  text.emplace_back("bucket_bytes_max", absl::StrCat(plan.buckets.bytes_max));
+  text.emplace_back("first_bucket_bytes", absl::StrCat(plan.buckets.first_bytes));
   text.emplace_back("overlap", Text(plan.overlap));
   text.emplace_back("recompute.kind", ToString(plan.recompute.kind));
   text.emplace_back("recompute.layers", absl::StrCat(plan.recompute.layers));

@@ -145,8 +145,8 @@ std::vector<Bucket> ProgramDraft::BucketsInOrder() const {
 std::vector<Bucket> ProgramDraft::BucketsOfBlocks() const {
   return PlanBuckets(input.parameters, layout, info().blocks,
                      {.bytes_per_element = BytesOf(input.types.gradients),
-                      .bytes_max = input.plan.bucket_bytes_max,
-                      .first_bytes = input.plan.first_bucket_bytes,
+                      .bytes_max = input.plan.buckets.bytes_max,
+                      .first_bytes = input.plan.buckets.first_bytes,
                       .multiple = is_sharded() ? shard_ranks() : 1});
 }
 
@@ -155,7 +155,7 @@ std::vector<Bucket> ProgramDraft::BucketsOfUnits() const {
   constexpr int64_t kBucketsAtLeast = 8;
   const int64_t each = BytesOf(input.types.gradients);
   const int64_t part = info().blocks.num_elements() * each / kBucketsAtLeast;
-  const int64_t most = std::min(input.plan.bucket_bytes_max, part);
+  const int64_t most = std::min(input.plan.buckets.bytes_max, part);
   return PlanUnitBuckets(layout, info().blocks,
                          {.bytes_per_element = each, .bytes_max = shards_parameters() ? 0 : most});
 }
@@ -167,7 +167,7 @@ std::vector<Bucket> ProgramDraft::BucketsOfParameters() const {
   const int64_t part = info().blocks.num_elements() * each / kBucketsAtLeast;
   return PlanParameterBuckets(
       input.parameters, layout, info().blocks, info().trace,
-      {.bytes_per_element = each, .bytes_max = std::min(input.plan.bucket_bytes_max, part)});
+      {.bytes_per_element = each, .bytes_max = std::min(input.plan.buckets.bytes_max, part)});
 }
 
 int ProgramDraft::Add(Action action) {

@@ -60,6 +60,14 @@ enum class GradientReduction : uint8_t {
 };
 absl::string_view ToString(GradientReduction reduction);
 
+// Gradients are reduced in buckets of at most `bytes_max`, last parameter first. The first bucket is
+// closed once it has `first_bytes`, so that its reduction starts early.
+struct BucketSizes {
+  int64_t bytes_max = 25 << 20;
+  int64_t first_bytes = 1 << 20;
+  friend bool operator==(const BucketSizes&, const BucketSizes&) = default;
+};
+
 struct Plan {
   // For `shard_ranks`: those of one node, which CompletePlan puts in its place.
   static constexpr int64_t kRanksOfNode = -1;
@@ -91,10 +99,7 @@ struct Plan {
 
   SumMode mode = SumMode::kFast;
   int64_t accumulation = 1;  // micro-batches per rank and step
-  // Gradients are reduced in buckets of at most `bucket_bytes_max`, last parameter first. The first
-  // bucket is closed once it has `first_bucket_bytes`, so that its reduction starts early.
-  int64_t bucket_bytes_max = 25 << 20;
-  int64_t first_bucket_bytes = 1 << 20;
+  BucketSizes buckets;
   bool overlap = true;  // reduce while the backward pass still runs
   Recompute recompute;  // for models that ask Tape::recompute, as Gpt does
 

@@ -45,7 +45,7 @@ Plan PipelinePlan(SumMode mode, int64_t accumulation) {
   plan.mode = mode;
   plan.accumulation = accumulation;
   plan.learning_rate = {.peak = 3e-3};
-  plan.bucket_bytes_max = 30'000;
+  plan.buckets.bytes_max = 30'000;
   return plan;
 }
 

@@ -44,7 +44,7 @@ TEST(EveryPreset, StaysWithinOneHundredThousandthOfOneProcess) {
   for (const std::string& preset : DataParallelPresets()) {
     Plan plan = SmallPlan(SumMode::kFast, 3);
     plan = Under(preset, plan, 2);
-    plan.bucket_bytes_max = 20'000;
+    plan.buckets.bytes_max = 20'000;
     EXPECT_LE(LargestRelativeDifference(Train(2, plan, 100).losses, one.losses), 1e-5) << preset;
   }
 }
@@ -53,8 +53,8 @@ TEST(EveryPreset, StaysWithinOneHundredThousandthOfOneProcess) {
 Plan Drawn(const Rng& rng, int draw, int ranks) {
   const std::vector<std::string> presets = DataParallelPresets();
   Plan plan = Under(presets[draw % presets.size()], SmallPlan(SumMode::kOrdered, 4 / ranks), ranks);
-  plan.bucket_bytes_max = 256 + rng.Below(60'000, draw, 0);
-  plan.first_bucket_bytes = 256 + rng.Below(20'000, draw, 1);
+  plan.buckets.bytes_max = 256 + rng.Below(60'000, draw, 0);
+  plan.buckets.first_bytes = 256 + rng.Below(20'000, draw, 1);
   plan.overlap = draw % 5 != 0;
   GatherPlan& gathering = plan.gathering;
   const std::vector<BackwardPrefetch> prefetches = {BackwardPrefetch::kPre, BackwardPrefetch::kPost,
@@ -276,7 +276,7 @@ TEST(EveryPreset, LearnsWithGradientsRoundedOnTheirWay) {
     for (const DType dtype : {DType::kBf16, DType::kF16}) {
       Plan plan = Under(preset, SmallPlan(SumMode::kFast, 2), 4);
       plan.reduce_dtype = dtype;
-      plan.bucket_bytes_max = 20'000;
+      plan.buckets.bytes_max = 20'000;
       const Outcome rounded = Train(4, plan, 30);
       const double difference = LargestRelativeDifference(rounded.losses, one.losses);
       EXPECT_LE(difference, dtype == DType::kBf16 ? 1e-2 : 2e-3) << preset;
@@ -425,8 +425,8 @@ std::vector<int64_t> ReducedByThirdStep(Communicator& world, bool has_sample) {
     return CrossEntropy(tape, x, targets);
   };
   Plan plan = SmallPlan(SumMode::kFast, 1);
-  plan.first_bucket_bytes = 4096;  // one block, then two at a time
-  plan.bucket_bytes_max = 8192;
+  plan.buckets.first_bytes = 4096;  // one block, then two at a time
+  plan.buckets.bytes_max = 8192;
   auto engine =
       Engine::Create(watched, store, plan, has_sample ? Engine::Sample(forward) : nullptr);
   EXPECT_THAT(engine, IsOk());

@@ -57,8 +57,8 @@ Outcome Train(const Recompute& recompute, SumMode mode, const LossScaling& scali
   plan.accumulation = 2;
   plan.recompute = recompute;
   plan.loss_scaling = scaling;
-  plan.bucket_bytes_max = 40'000;  // several, which overlap with the backward pass
-  plan.first_bucket_bytes = 4096;
+  plan.buckets.bytes_max = 40'000;  // several, which overlap with the backward pass
+  plan.buckets.first_bytes = 4096;
   const auto outcomes =
       OnRanks<Outcome>(2, [&](Communicator& world) { return TrainRank(world, plan); });
   EXPECT_THAT(outcomes[0].status, IsOk());

@@ -139,8 +139,8 @@ std::string HashOfALearntOrder(Communicator& world, const Device& device, bool r
   }
   const std::vector<int32_t> targets(4, 1);
   Plan plan = SmallPlan(SumMode::kFast, 1);
-  plan.first_bucket_bytes = 4096;
-  plan.bucket_bytes_max = 8192;
+  plan.buckets.first_bytes = 4096;
+  plan.buckets.bytes_max = 8192;
   plan.reduce_dtype = DType::kBf16;  // in buffers of their own
   auto engine = Engine::Create(world, store, plan, nullptr, {.registers_buffers = registers});
   EXPECT_THAT(engine, IsOk());

@@ -70,7 +70,7 @@ Plan PlanOf(const Setting& setting) {
   plan.mode = setting.mode;
   plan.accumulation = kMicroBatches / setting.replicas;
   plan.learning_rate = {.peak = 3e-3};
-  plan.bucket_bytes_max = 30'000;
+  plan.buckets.bytes_max = 30'000;
   plan.overlap = setting.overlap;
   plan.gradient_reduction = setting.reduction;
   if (!setting.frozen.empty()) plan.groups = {{.parameters = setting.frozen, .frozen = true}};

@@ -59,7 +59,7 @@ Plan PlanOf(const Setting& setting) {
   plan.mode = setting.mode;
   plan.accumulation = kMicroBatches / replicas;
   plan.learning_rate = {.peak = 3e-3};
-  plan.bucket_bytes_max = 30'000;
+  plan.buckets.bytes_max = 30'000;
   plan.recompute = setting.recompute;
   if (!setting.frozen.empty()) plan.groups = {{.parameters = setting.frozen, .frozen = true}};
   return plan;

@@ -472,8 +472,8 @@ TEST(Engine, ChangesNothingWhereTheBucketThatIsReducedLastIsNotFinite) {
   for (const char* preset : {"ddp", "zero-1", "zero-2", "full-shard"}) {
     for (const double max_norm : {0.0, 1.0}) {
       Plan plan = Under(preset, SmallPlan(SumMode::kFast, 1), 2);
-      plan.bucket_bytes_max = 4096;
-      plan.first_bucket_bytes = 1024;
+      plan.buckets.bytes_max = 4096;
+      plan.buckets.first_bytes = 1024;
       plan.max_gradient_norm = max_norm;
       const auto ends = OnRanks<absl::Status>(2, [&](Communicator& world) {
         auto training = SmallTraining::Create(world, plan, DType::kF32, nullptr,

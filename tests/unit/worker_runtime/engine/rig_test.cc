@@ -68,8 +68,8 @@ struct Adopted {
 std::vector<Adopted> Adopt(const std::vector<int>& turned) {
   return OnRanks<Adopted>(2, [&](Communicator& world) {
     Plan plan = SmallPlan(SumMode::kFast, 1);
-    plan.first_bucket_bytes = 4096;
-    plan.bucket_bytes_max = 8192;
+    plan.buckets.first_bytes = 4096;
+    plan.buckets.bytes_max = 8192;
     SmallRig small(world, plan);
     Rig& rig = small.rig();
     rig.set_up.learns_order = true;

@@ -76,8 +76,8 @@ TEST(PlanOptions, EachReachItsField) {
   Plan plan;
   plan.mode = SumMode::kOrdered;
   plan.accumulation = 3;
-  plan.bucket_bytes_max = 1 << 19;
-  plan.first_bucket_bytes = 1 << 19;
+  plan.buckets.bytes_max = 1 << 19;
+  plan.buckets.first_bytes = 1 << 19;
   plan.recompute = {.kind = Recompute::Kind::kFull, .layers = 2};
   plan.update = {.weight_decay = 0.2, .beta1 = 0.8, .beta2 = 0.99};
   plan.learning_rate = {

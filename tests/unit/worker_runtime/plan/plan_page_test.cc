@@ -135,9 +135,9 @@ TEST(FormatPlanPage, ListsBucketsInTheOrderOfTheirReduction) {
 
 TEST(FormatPlanPage, CutsALongListOfBucketsShort) {
   PlanPageInput input = TwoRanks();
-  input.options.plan.bucket_bytes_max = 1;
+  input.options.plan.buckets.bytes_max = 1;
   // One bucket per block.
-  input.options.plan.first_bucket_bytes = 1;
+  input.options.plan.buckets.first_bytes = 1;
   EXPECT_THAT(PageOf(input), HasSubstr("reduction: 10,591\n"));
   EXPECT_THAT(PageOf(input), HasSubstr("and 10,559 more; the last 4 KiB\n"));
 }

@@ -74,9 +74,9 @@ TEST(PlanValidate, RefusesNumbersThatAreNoneByTheirField) {
 TEST(PlanValidate, RefusesNumbersOutOfRangeWithFieldValueAndRange) {
   ExpectRefused([](Plan& p) { p.accumulation = 0; },
                 "accumulation must be between 1 and 1048576, not 0");
-  ExpectRefused([](Plan& p) { p.bucket_bytes_max = 0; }, "bucket_bytes_max must be between 1 and");
+  ExpectRefused([](Plan& p) { p.buckets.bytes_max = 0; }, "bucket_bytes_max must be between 1 and");
   ExpectRefused([](Plan& p) { p.recompute.layers = 0; }, "recompute.layers must be between 1 and");
-  ExpectRefused([](Plan& p) { p.first_bucket_bytes = -1; }, "first_bucket_bytes must be");
+  ExpectRefused([](Plan& p) { p.buckets.first_bytes = -1; }, "first_bucket_bytes must be");
   ExpectRefused([](Plan& p) { p.update.beta1 = 1; }, "at least 0 and below 1, not 1");
   ExpectRefused([](Plan& p) { p.update.beta2 = -0.5; }, "at least 0 and below 1, not -0.5");
   ExpectRefused([](Plan& p) { p.update.epsilon = 0; }, "a finite number above 0, not 0");
@@ -235,8 +235,8 @@ TEST(Describe, TellsPlansApartThatDifferInAnyField) {
       [](Plan& p) { p.optimizer.dtype = DType::kF32; },
       [](Plan& p) { p.mode = SumMode::kOrdered; },
       [](Plan& p) { p.accumulation = 2; },
-      [](Plan& p) { p.bucket_bytes_max += 1; },
-      [](Plan& p) { p.first_bucket_bytes += 1; },
+      [](Plan& p) { p.buckets.bytes_max += 1; },
+      [](Plan& p) { p.buckets.first_bytes += 1; },
       [](Plan& p) { p.overlap = false; },
       [](Plan& p) { p.recompute.kind = Recompute::Kind::kFull; },
       [](Plan& p) { p.recompute.layers = 2; },

@@ -58,8 +58,8 @@ struct Job {
     plan.overlap = options.overlap;
     plan.reduce_dtype = options.reduce_dtype;
     plan.mode = options.ordered ? SumMode::kOrdered : SumMode::kFast;
-    plan.bucket_bytes_max = options.bucket_blocks * kBlockElements * 4;
-    plan.first_bucket_bytes = kBlockElements * 4;
+    plan.buckets.bytes_max = options.bucket_blocks * kBlockElements * 4;
+    plan.buckets.first_bytes = kBlockElements * 4;
     if (options.sharded) plan.optimizer.placement = Placement::kShard;
     if (!options.preset.empty()) {
       const Plan preset = *PlanPreset(options.preset);
