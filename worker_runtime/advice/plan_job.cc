@@ -18,6 +18,7 @@
 #include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/rank_groups.h"
+#include "worker_runtime/plan/stage_cut.h"
 #include "worker_runtime/plan/stage_order.h"
 
 namespace muster::advice {
@@ -95,18 +96,25 @@ absl::Status AddKnownModel(int stages, plan::PlanPageInput& job) {
   }
   job.parameters = plan::ParametersOf(model);
   job.unit_names = plan::UnitNamesOf(model);
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<double> costs,
+                          plan::CostsOfUnits(options.plan.unit_costs, job.unit_names,
+                                             plan::ProductsOfUnits(model, options.model.context)));
   job.stages = plan::TraceStages(model,
                                  {.batch = options.batch_size,
                                   .sequence = options.model.context,
                                   .dtype = options.dtype,
                                   .recompute = options.plan.recompute},
-                                 stages);
+                                 plan::CutIntoStages(costs, stages));
   return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<plan::PlanPageInput> PlanJob(plan::PlanOptions options, const JobShape& shape) {
+  if (options.measures_unit_costs) {
+    return absl::InvalidArgumentError(
+        "--unit_costs=measured: nothing is run here; give the costs that muster-train prints");
+  }
   const int64_t of_node = shape.ranks_of_node != 0 ? shape.ranks_of_node
                                                    : std::min(kUsualRanksOfNode, shape.world_size);
   options.plan = CompletePlan(options.plan, of_node);

@@ -26,39 +26,6 @@ absl::Status Refuse(std::string why) {
   return absl::InvalidArgumentError(absl::StrCat("the model cannot be cut into stages: ", why));
 }
 
-// What each unit uses, by itself.
-struct UnitUse {
-  double work = 0;  // of its products, forward
-  Shape passed_on;  // none of the last unit
-  std::vector<const Parameter*> of_others;
-};
-
-absl::StatusOr<std::vector<UnitUse>> MeasureUnits(ParameterStore& store, const Plan& plan,
-                                                  const UnitModel& model,
-                                                  const ModelInput& sample) {
-  std::vector<UnitUse> units(NumUnits(store));
-  for (int u = 0; u < static_cast<int>(units.size()); ++u) {
-    std::set<int> used;
-    const auto run = [&](Tape& tape, const Activation& received) -> absl::Status {
-      store.OnUse([&](Parameter& parameter) {
-        if (parameter.unit() != u) used.insert(parameter.index());
-      });
-      MUSTER_ASSIGN_OR_RETURN(StageOutput output, model(tape, {u, u + 1}, sample, received));
-      units[u].work = tape.queue().num_flops();
-      if (output.passed_on.value.empty()) return absl::OkStatus();
-      units[u].passed_on = output.passed_on.value.shape();
-      return absl::OkStatus();
-    };
-    const Shape received = u == 0 ? Shape() : units[u - 1].passed_on;
-    MUSTER_RETURN_IF_ERROR(RunOnMeta(store, plan, received, run));
-    if (u + 1 < static_cast<int>(units.size()) && units[u].passed_on.rank() == 0) {
-      return Refuse(absl::StrCat("unit ", UnitName(store, u), " passes nothing on"));
-    }
-    for (const int p : used) units[u].of_others.push_back(store.parameters()[p].get());
-  }
-  return units;
-}
-
 // Checks the borrowed parameters: who lends, and who borrows.
 absl::Status CheckBorrowed(const ParameterStore& store, const PipelineCut& cut) {
   std::map<int, int> borrower_of;  // by the stage that lends
@@ -125,6 +92,31 @@ UnitRange UnitsOf(const ParameterStore& store, const PipelineCut& cut, int stage
   return {cut.first_units[stage], is_last ? NumUnits(store) : cut.first_units[stage + 1]};
 }
 
+absl::StatusOr<std::vector<UnitUse>> UsesOfUnits(ParameterStore& store, const Plan& plan,
+                                                 const UnitModel& model, const ModelInput& sample) {
+  std::vector<UnitUse> units(NumUnits(store));
+  for (int u = 0; u < static_cast<int>(units.size()); ++u) {
+    std::set<int> used;
+    const auto run = [&](Tape& tape, const Activation& received) -> absl::Status {
+      store.OnUse([&](Parameter& parameter) {
+        if (parameter.unit() != u) used.insert(parameter.index());
+      });
+      MUSTER_ASSIGN_OR_RETURN(StageOutput output, model(tape, {u, u + 1}, sample, received));
+      units[u].products = tape.queue().num_flops();
+      if (output.passed_on.value.empty()) return absl::OkStatus();
+      units[u].passed_on = output.passed_on.value.shape();
+      return absl::OkStatus();
+    };
+    const Shape received = u == 0 ? Shape() : units[u - 1].passed_on;
+    MUSTER_RETURN_IF_ERROR(RunOnMeta(store, plan, received, run));
+    if (u + 1 < static_cast<int>(units.size()) && units[u].passed_on.rank() == 0) {
+      return Refuse(absl::StrCat("unit ", UnitName(store, u), " passes nothing on"));
+    }
+    for (const int p : used) units[u].of_others.push_back(store.parameters()[p].get());
+  }
+  return units;
+}
+
 absl::StatusOr<PipelineCut> CutModel(ParameterStore& store, const Plan& plan, int stages,
                                      const UnitModel& model, const ModelInput& sample) {
   if (stages == 1) return PipelineCut();
@@ -133,10 +125,13 @@ absl::StatusOr<PipelineCut> CutModel(ParameterStore& store, const Plan& plan, in
                                " stages"));
   }
   MUSTER_ASSIGN_OR_RETURN(const std::vector<UnitUse> units,
-                          MeasureUnits(store, plan, model, sample));
-  std::vector<double> work;
-  for (const UnitUse& unit : units) work.push_back(unit.work);
-  PipelineCut cut = {.first_units = plan::CutIntoStages(work, stages)};
+                          UsesOfUnits(store, plan, model, sample));
+  std::vector<double> products;
+  for (const UnitUse& unit : units) products.push_back(unit.products);
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::vector<double> costs,
+      plan::CostsOfUnits(plan.unit_costs, store.unit_names(), std::move(products)));
+  PipelineCut cut = {.first_units = plan::CutIntoStages(costs, stages)};
   cut.borrowed.resize(stages);
   cut.boundary = units[cut.first_units[1] - 1].passed_on;
   for (int s = 0; s < stages; ++s) {

@@ -20,11 +20,23 @@ namespace muster::engine {
 // A micro-batch without ids.
 ModelInput SampleInput(int64_t batch, int64_t sequence);
 
-// Cuts where the stages' products take alike long. Parameters that a stage uses of an earlier one
-// are borrowed.
+// What each unit uses, by itself.
+struct UnitUse {
+  double products = 0;  // operations of them, forward
+  Shape passed_on;      // none of the last unit
+  std::vector<Parameter*> of_others;
+};
+
+// Errors: those of `model`; kInvalidArgument: a unit before the last passes nothing on.
+absl::StatusOr<std::vector<UnitUse>> UsesOfUnits(ParameterStore& store, const Plan& plan,
+                                                 const UnitModel& model, const ModelInput& sample);
+
+// Cuts where plan.unit_costs say, or so that the stages' products take alike long. Parameters that
+// a stage uses of an earlier one are borrowed.
 //
-// Errors: those of `model`; kInvalidArgument: fewer units than stages, a stage without anything to
-//         train, or uses that this version cannot cut (names the parameter or the unit).
+// Errors: UsesOfUnits'; kInvalidArgument: costs that are not of these units, fewer units than
+//         stages, a stage without anything to train, or uses that this version cannot cut (names
+//         the parameter or the unit).
 absl::StatusOr<PipelineCut> CutModel(ParameterStore& store, const Plan& plan, int stages,
                                      const UnitModel& model, const ModelInput& sample);
 

@@ -34,6 +34,10 @@ absl::StatusOr<PlanArguments> PlanFromArguments(const std::vector<std::string>& 
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options)));
   MUSTER_RETURN_IF_ERROR(plan::CheckTrains(options, line));
   MUSTER_RETURN_IF_ERROR(plan::CheckOffload(options));
+  if (options.measures_unit_costs) {
+    return absl::InvalidArgumentError(
+        "--unit_costs=measured: muster-train alone measures; give the costs as UNITS:COST");
+  }
   MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options.plan, ranks.world_size));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(
       grammar, line, plan::SpreadBatch(options, ranks.world_size / stages)));

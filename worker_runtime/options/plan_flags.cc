@@ -114,6 +114,21 @@ absl::StatusOr<ParameterGroup> ParseFrozen(const std::string& text) {
   return ParameterGroup{.parameters = text, .frozen = true};
 }
 
+// "measured", or "h.*:12"
+absl::Status ReadUnitCost(const std::string& text, PlanOptions& options) {
+  if (text == "measured") {
+    options.measures_unit_costs = true;
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<UnitCost> cost = ParseUnitCost(text);
+  if (!cost.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(cost.status().message(), ", or measured", DidYouMean(text, {"measured"})));
+  }
+  options.plan.unit_costs.push_back(*cost);
+  return absl::OkStatus();
+}
+
 // "8" or "8:h.*.c_*.weight"
 absl::StatusOr<GptAdapters> ParseAdapters(const std::string& text) {
   GptAdapters adapters;
@@ -220,6 +235,14 @@ std::vector<Option> PlanRows(PlanOptions& out) {
                "as many times --stages (interleaved and zbv: 2, others: 1)",
        .read = Into(ParseInt64, out.plan.stages_per_rank),
        .field = "stages_per_rank"},
+      {.name = "unit_costs",
+       .value_name = "UNITS:COST ...",
+       .help = "what the model's units cost where it is split into stages, in any measure, such as "
+               "'embedding:1 h.*:12 head:7'; the first match counts; or measured: muster-train "
+               "times them as it starts (the operations of their products)",
+       .read = [&out](const std::string& text) { return ReadUnitCost(text, out); },
+       .field = "unit_costs",
+       .is_list = true},
       {.name = "mode",
        .value_name = "M",
        .help = "fast, or ordered for the same bits on any number of ranks" +
@@ -689,6 +712,14 @@ absl::Status FinishPlanOptions(PlanOptions& options) {
                      ": a constant learning rate does not fall; add --schedule=linear or cosine"));
   }
   MUSTER_RETURN_IF_ERROR(CheckDevice(options));
+  if (options.measures_unit_costs && !options.plan.unit_costs.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("--unit_costs=", TextOf(options.plan.unit_costs),
+                                                   " measured: say one of the two"));
+  }
+  if (options.measures_unit_costs && options.plan.stages == 1) {
+    return absl::InvalidArgumentError(
+        "--unit_costs=measured: nothing is split into stages; add --stages=N, or leave it out");
+  }
   absl::Status status = options.plan.Validate();
   if (status.ok()) status = CheckRounding(options.plan, options.dtype);
   if (!status.ok()) {

@@ -1,7 +1,10 @@
 #include "worker_runtime/plan/field_checks.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "worker_runtime/plan/plan_text.h"
 
@@ -26,6 +29,14 @@ absl::Status CheckNotNegative(absl::string_view field, double value) {
 absl::Status CheckPositive(absl::string_view field, double value) {
   if (value > 0 && std::isfinite(value)) return absl::OkStatus();
   return Bad(field, ExactText(value), "a finite number above 0");
+}
+
+absl::Status CheckPattern(absl::string_view field, absl::string_view pattern) {
+  const bool printable =
+      std::all_of(pattern.begin(), pattern.end(), [](char c) { return absl::ascii_isgraph(c); });
+  if (printable && !pattern.empty()) return absl::OkStatus();
+  return Bad(field, absl::StrCat("'", absl::Utf8SafeCHexEscape(pattern), "'"),
+             "a pattern of letters, digits and signs without spaces");
 }
 
 absl::Status CheckBelowOne(absl::string_view field, double value) {

@@ -17,6 +17,8 @@ absl::Status Bad(absl::string_view field, absl::string_view value, absl::string_
 absl::Status CheckInteger(absl::string_view field, int64_t value, int64_t low, int64_t high);
 absl::Status CheckNotNegative(absl::string_view field, double value);
 absl::Status CheckPositive(absl::string_view field, double value);
+// What names of a model are compared with; a plan's texts are lines, so it has no spaces.
+absl::Status CheckPattern(absl::string_view field, absl::string_view pattern);
 absl::Status CheckBelowOne(absl::string_view field, double value);  // and 0 or more
 
 }  // namespace muster::plan

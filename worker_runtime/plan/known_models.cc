@@ -11,7 +11,6 @@
 #include "worker_runtime/kernels/logit_chunks.h"
 #include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/gpt_parameters.h"
-#include "worker_runtime/plan/stage_cut.h"
 
 namespace muster::plan {
 namespace {
@@ -214,15 +213,22 @@ double FlopsPerToken(const KnownModel& model, int64_t sequence) {
                               static_cast<double>(sequence);
 }
 
-std::vector<StageInfo> TraceStages(const KnownModel& model, const TracedBatch& batch, int stages) {
+std::vector<double> ProductsOfUnits(const KnownModel& model, int64_t sequence) {
+  const double head =
+      6 * static_cast<double>(model.vocabulary) * static_cast<double>(model.hidden_size);
+  const double blocks = FlopsPerToken(model, sequence) - head;
+  std::vector<double> products(model.layers + 2, blocks / static_cast<double>(model.layers));
+  products.front() = 0;
+  products.back() = head;
+  return products;
+}
+
+std::vector<StageInfo> TraceStages(const KnownModel& model, const TracedBatch& batch,
+                                   absl::Span<const int> first_units) {
   const std::vector<ParameterInfo> parameters = ParametersOf(model);
   const BlockLayout layout = PlanBlockLayout(parameters);
   const int num_units = static_cast<int>(model.layers) + 2;
-  const double block = FlopsPerToken(model, batch.sequence) / static_cast<double>(model.layers);
-  std::vector<double> work(num_units, block);
-  work.front() = 0;
-  work.back() = 6 * static_cast<double>(model.vocabulary) * static_cast<double>(model.hidden_size);
-  const std::vector<int> first_units = CutIntoStages(work, stages);
+  const int stages = static_cast<int>(first_units.size());
   std::vector<StageInfo> infos;
   for (int s = 0; s < stages; ++s) {
     const int end = s + 1 < stages ? first_units[s + 1] : num_units;

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "muster/dtype.h"
 #include "muster/gpt_config.h"
 #include "muster/plan.h"
@@ -56,8 +57,13 @@ struct TracedBatch {
   DType dtype = DType::kF32;
   Recompute recompute;
 };
-// What a micro-batch does in each of `stages` stages, as layers that keep what Gpt's keep: the
-// input of each product and what the gradients of norms, attention and the gate need. [stages]
-std::vector<StageInfo> TraceStages(const KnownModel& model, const TracedBatch& batch, int stages);
+// Floating point operations of each unit's products per token, forward and backward. [units]
+std::vector<double> ProductsOfUnits(const KnownModel& model, int64_t sequence);
+// What a micro-batch does in each stage, as layers that keep what Gpt's keep: the input of each
+// product and what the gradients of norms, attention and the gate need.
+//
+// Shapes: first_units and result [stages]; 0 comes first.
+std::vector<StageInfo> TraceStages(const KnownModel& model, const TracedBatch& batch,
+                                   absl::Span<const int> first_units);
 
 }  // namespace muster::plan

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/plan/field_checks.h"
+#include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/schedules/generators.h"
 #include "worker_runtime/plan/update_plan.h"
 
@@ -41,6 +42,18 @@ absl::Status CheckSchedule(const Plan& plan) {
     return Bad("schedule", name, "1f1b where there is one stage, which is no pipeline");
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckUnitCosts(const Plan& plan) {
+  for (size_t i = 0; i < plan.unit_costs.size(); ++i) {
+    const UnitCost& cost = plan.unit_costs[i];
+    const std::string field = absl::StrCat("unit_costs.", i);
+    MUSTER_RETURN_IF_ERROR(plan::CheckPattern(absl::StrCat(field, ".units"), cost.units));
+    MUSTER_RETURN_IF_ERROR(CheckNotNegative(absl::StrCat(field, ".cost"), cost.cost));
+  }
+  if (plan.stages != 1 || plan.unit_costs.empty()) return absl::OkStatus();
+  return Bad("unit_costs", plan::TextOf(plan.unit_costs),
+             "left out where there is one stage: nothing is cut");
 }
 
 // Printed as one line, so that texts of plans compare line by line.
@@ -132,6 +145,7 @@ absl::Status CheckBuckets(const Plan& plan) {
 absl::Status Plan::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckPresetName(preset));
   MUSTER_RETURN_IF_ERROR(CheckSchedule(*this));
+  MUSTER_RETURN_IF_ERROR(CheckUnitCosts(*this));
   MUSTER_RETURN_IF_ERROR(CheckPlacements(*this));
   MUSTER_RETURN_IF_ERROR(CheckTypes(*this));
   MUSTER_RETURN_IF_ERROR(CheckGathering(*this));

@@ -37,7 +37,8 @@ struct PlanOptions {
   std::string planned_model;  // a known model that is no GPT, for planning alone; empty: `model`
   BatchSizes asked;
   OffloadOptions offload;
-  int64_t batch_size = 4;  // sequences per rank and micro-batch
+  bool measures_unit_costs = false;  // Plan::unit_costs is filled in once the model can run
+  int64_t batch_size = 4;            // sequences per rank and micro-batch
   int64_t steps = 200;
   DType dtype = DType::kF32;
   std::string device = "cpu";  // or "cuda"

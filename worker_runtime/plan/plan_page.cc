@@ -1,6 +1,8 @@
 #include "worker_runtime/plan/plan_page.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "worker_runtime/plan/prove_program.h"
 #include "worker_runtime/plan/schedules/generators.h"
 #include "worker_runtime/plan/schedules/prove_schedule.h"
+#include "worker_runtime/plan/stage_cut.h"
 #include "worker_runtime/plan/stage_order.h"
 
 namespace muster::plan {
@@ -254,15 +257,46 @@ ProgramInput InputOf(const PlanPageInput& input, const Plan& plan) {
           .stages = input.stages};
 }
 
-// "h.2 to h.5"
-std::string UnitsOf(const PlanPageInput& input, const BlockLayout& layout, const StageInfo& stage) {
-  std::vector<std::string> names;
+// The units of a stage, in turn.
+std::vector<int> UnitsOf(const BlockLayout& layout, const StageInfo& stage) {
+  std::vector<int> units;
   for (size_t u = 0; u < layout.units.size(); ++u) {
     const bool is_of_stage = layout.units[u].Overlaps(stage.blocks) ||
                              layout.frozen_units[u].Overlaps(stage.frozen_blocks);
-    if (is_of_stage) names.push_back(input.unit_names[u]);
+    if (is_of_stage) units.push_back(static_cast<int>(u));
   }
-  return names.size() == 1 ? names[0] : absl::StrCat(names.front(), " to ", names.back());
+  return units;
+}
+
+// "h.2 to h.5"
+std::string NameOf(const PlanPageInput& input, const std::vector<int>& units) {
+  const std::string& first = input.unit_names[units.front()];
+  return units.size() == 1 ? first : absl::StrCat(first, " to ", input.unit_names[units.back()]);
+}
+
+// What part of a micro-batch's time each stage takes; empty where no costs are given.
+std::vector<double> SharesOfStages(const PlanPageInput& input, const BlockLayout& layout) {
+  const std::vector<UnitCost>& given = input.options.plan.unit_costs;
+  if (given.empty()) return {};
+  const absl::StatusOr<std::vector<double>> costs = CostsOfUnits(given, input.unit_names, {});
+  MUSTER_CHECK(costs.ok());  // the model was cut by them
+  const double all = std::accumulate(costs->begin(), costs->end(), 0.0);
+  if (!(all > 0)) return {};
+  std::vector<double> shares;
+  for (const StageInfo& stage : input.stages) {
+    shares.push_back(0);
+    for (const int unit : UnitsOf(layout, stage)) shares.back() += (*costs)[unit] / all;
+  }
+  return shares;
+}
+
+// Of `shares`, in thousandths.
+PassCosts CostsOf(const std::vector<double>& shares) {
+  PassCosts costs;
+  for (const double share : shares) {
+    costs.times_of_stage.push_back(std::max<int64_t>(1, std::llround(1000 * share)));
+  }
+  return costs;
 }
 
 std::string OrderText(const std::string& schedule) {
@@ -280,23 +314,29 @@ void AppendStages(const PlanPageInput& input, std::string& page) {
   Heading(page, absl::StrCat("pipeline of ", num_stages, " stages, ", OrderText(schedule->name),
                              ", each of ", input.replicas(),
                              input.replicas() == 1 ? " rank:" : " ranks:"));
+  const std::vector<double> shares = SharesOfStages(input, layout);
   for (int s = 0; s < num_stages; ++s) {
     const StageInfo& stage = input.stages[s];
     const int rank = RankThatNeedsMost(program_input, schedule->rank_of_stage[s]);
     const RankMemory memory = MemoryOf(input, CompileProgram(program_input, rank));
-    Line(page, absl::StrCat("stage ", s, ", ", UnitsOf(input, layout, stage)),
-         absl::StrCat(ReadableBytes(memory.total()), " of memory, ",
-                      ReadableBytes(memory.figures.sent_total()), " sent per rank and step"));
+    const std::vector<int> units = UnitsOf(layout, stage);
+    Line(page, absl::StrCat("stage ", s, ", ", NameOf(input, units)),
+         absl::StrCat(
+             ReadableBytes(memory.total()), " of memory, ",
+             ReadableBytes(memory.figures.sent_total()), " sent per rank and step",
+             shares.empty() ? "" : absl::StrFormat(", %.3g %% of the time", 100 * shares[s])));
   }
   ByteLine(page, "handed on per micro-batch", input.stages[1].received_bytes);
   if (schedule->num_passes() > kMostPasses) return;
-  const absl::StatusOr<ScheduleProof> proof = ProveSchedule(*schedule, PassCosts());
+  const absl::StatusOr<ScheduleProof> proof = ProveSchedule(*schedule, CostsOf(shares));
   MUSTER_CHECK(proof.ok());
   const Fraction idle = proof->idle_share();
+  const double percent =
+      100.0 * static_cast<double>(idle.numerator) / static_cast<double>(idle.denominator);
   Line(page, "time that stages wait",
-       absl::StrFormat(
-           "%s of a step (%.3g %%), if passes take alike long", ToString(idle),
-           100.0 * static_cast<double>(idle.numerator) / static_cast<double>(idle.denominator)));
+       shares.empty() ? absl::StrFormat("%s of a step (%.3g %%), if passes take alike long",
+                                        ToString(idle), percent)
+                      : absl::StrFormat("%.3g %% of a step, by --unit_costs", percent));
 }
 
 bool HasReductionChoice(const PlanPageInput& input) {

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -120,6 +121,8 @@ PlanText Describe(const Plan& plan) {
   text.emplace_back("stages_per_rank", plan.stages_per_rank == 0
                                            ? "as the schedule has"
                                            : absl::StrCat(plan.stages_per_rank));
+  text.emplace_back("unit_costs",
+                    plan.unit_costs.empty() ? "products" : plan::TextOf(plan.unit_costs));
   text.emplace_back("shard_ranks", absl::StrCat(plan.shard_ranks));
   DescribeGathering(plan.gathering, text);
   text.emplace_back("gradient_reduction", ToString(plan.gradient_reduction));
@@ -142,6 +145,21 @@ PlanText Describe(const Plan& plan) {
 }  // namespace muster
 
 namespace muster::plan {
+
+std::string TextOf(absl::Span<const UnitCost> costs) {
+  return absl::StrJoin(costs, " ", [](std::string* text, const UnitCost& cost) {
+    absl::StrAppend(text, cost.units, ":", ExactText(cost.cost));
+  });
+}
+
+absl::StatusOr<UnitCost> ParseUnitCost(absl::string_view text) {
+  const size_t colon = text.rfind(':');
+  UnitCost cost = {.units = std::string(text.substr(0, colon))};
+  if (colon != absl::string_view::npos && absl::SimpleAtod(text.substr(colon + 1), &cost.cost)) {
+    return cost;
+  }
+  return absl::InvalidArgumentError("expected UNITS:COST with a number, such as h.*:12");
+}
 
 std::string ExactText(double value) {
   char text[32];

@@ -2,10 +2,34 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/plan/update_plan.h"
 
 namespace muster::plan {
+namespace {
+
+// The beginning that the names share, and a *.
+std::string PatternOf(absl::Span<const std::string> names) {
+  absl::string_view shared = names.front();
+  for (const absl::string_view name : names) {
+    const auto [end, unused] =
+        std::mismatch(shared.begin(), shared.end(), name.begin(), name.end());
+    shared = shared.substr(0, end - shared.begin());
+  }
+  return absl::StrCat(shared, "*");
+}
+
+bool FitsAny(absl::Span<const std::string> names, absl::string_view pattern) {
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return FitsPattern(name, pattern); });
+}
+
+}  // namespace
 
 std::vector<int> CutIntoStages(absl::Span<const double> work, int stages) {
   const int units = static_cast<int>(work.size());
@@ -30,6 +54,51 @@ std::vector<int> CutIntoStages(absl::Span<const double> work, int stages) {
   std::vector<int> first_units(stages, 0);
   for (int s = stages - 1, end = units; s > 0; --s) end = first_units[s] = begin[s][end];
   return first_units;
+}
+
+absl::StatusOr<std::vector<double>> CostsOfUnits(absl::Span<const UnitCost> costs,
+                                                 absl::Span<const std::string> units,
+                                                 std::vector<double> products) {
+  if (costs.empty()) return products;
+  for (const UnitCost& cost : costs) {
+    if (FitsAny(units, cost.units)) continue;
+    const std::vector<std::string> names(units.begin(), units.end());
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: unit_costs: '", cost.units, "' fits no unit of the model, which has ",
+                     names.front(), " to ", names.back(), DidYouMean(cost.units, names)));
+  }
+  std::vector<double> found;
+  for (const std::string& unit : units) {
+    const auto cost = std::find_if(costs.begin(), costs.end(), [&](const UnitCost& candidate) {
+      return FitsPattern(unit, candidate.units);
+    });
+    if (cost == costs.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("plan: unit_costs: no cost for unit ", unit,
+                                                     "; add ", unit,
+                                                     ":COST, or *:COST for all "
+                                                     "that are left"));
+    }
+    found.push_back(cost->cost);
+  }
+  return found;
+}
+
+std::vector<UnitCost> ListCosts(absl::Span<const std::string> units,
+                                absl::Span<const double> costs) {
+  std::vector<UnitCost> list;
+  for (size_t begin = 0, end = 0; begin < units.size(); begin = end) {
+    while (end < units.size() && costs[end] == costs[begin]) ++end;
+    const absl::Span<const std::string> alike = units.subspan(begin, end - begin);
+    const std::string pattern = PatternOf(alike);
+    const bool is_theirs =
+        !FitsAny(units.first(begin), pattern) && !FitsAny(units.subspan(end), pattern);
+    if (alike.size() > 1 && is_theirs) {
+      list.push_back({.units = pattern, .cost = costs[begin]});
+      continue;
+    }
+    for (const std::string& unit : alike) list.push_back({.units = unit, .cost = costs[begin]});
+  }
+  return list;
 }
 
 }  // namespace muster::plan

@@ -6,8 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
@@ -100,18 +98,9 @@ absl::Status CheckSchedule(const LearningRateSchedule& schedule) {
   return absl::OkStatus();
 }
 
-// Names of fields and texts of plans are lines.
-bool IsPrintable(absl::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isgraph);
-}
-
 absl::Status CheckGroup(const ParameterGroup& group, absl::string_view name) {
   const auto field = [&](absl::string_view of) { return absl::StrCat(name, ".", of); };
-  if (!IsPrintable(group.parameters)) {
-    return Bad(field("parameters"),
-               absl::StrCat("'", absl::Utf8SafeCHexEscape(group.parameters), "'"),
-               "a pattern of letters, digits and signs without spaces");
-  }
+  MUSTER_RETURN_IF_ERROR(CheckPattern(field("parameters"), group.parameters));
   MUSTER_RETURN_IF_ERROR(CheckNotNegative(field("learning_rate_scale"), group.learning_rate_scale));
   if (group.weight_decay) {
     MUSTER_RETURN_IF_ERROR(CheckNotNegative(field("weight_decay"), *group.weight_decay));

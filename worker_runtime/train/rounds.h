@@ -24,10 +24,10 @@ struct TrainingSoFar {
   int rounds = 0;  // that this process has begun to train in
   TrainingData data;
   std::unique_ptr<Device> device;  // null: not opened yet, or the host
-  int device_number = -1;
-  double operations_peak = 0;  // of it, a second; 0: not known
-  EngineSnapshot state;        // empty until a round has been left
-  std::string no_state;        // why it is empty, for people
+  double operations_peak = 0;      // of it, a second; 0: not known
+  std::string unit_costs;          // that were measured (plan::TextOf); empty: none were
+  EngineSnapshot state;            // empty until a round has been left
+  std::string no_state;            // why it is empty, for people
   // The world of the round that was left last, which is at its end; on `device`.
   std::unique_ptr<Communicator> former_world;
 

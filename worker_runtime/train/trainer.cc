@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "muster/agreement.h"
 #include "muster/cuda_device.h"
@@ -17,6 +18,7 @@
 #include "worker_runtime/advice/device_table.h"
 #include "worker_runtime/advice/plan_job.h"
 #include "worker_runtime/plan/batch_equation.h"
+#include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/train/figures.h"
 #include "worker_runtime/train/files.h"
 #include "worker_runtime/train/machine.h"
@@ -148,13 +150,14 @@ absl::Status Trainer::OpenDevice() {
   if (options_.plan.device == "cpu") return absl::OkStatus();
   MUSTER_ASSIGN_OR_RETURN(const int num_gpus, CountCudaDevices());
   const int number = num_gpus == 0 ? 0 : runtime_.local_rank() % num_gpus;
-  if (so_far_.device != nullptr && so_far_.device_number == number) return absl::OkStatus();
+  if (so_far_.device != nullptr && so_far_.device->gpu()->number == number) {
+    return absl::OkStatus();
+  }
   so_far_.former_world.reset();
   MUSTER_ASSIGN_OR_RETURN(
       so_far_.device,
       OpenCudaDevice(number, {.attention = options_.plan.cuda_attention,
                               .same_bits = options_.plan.plan.mode == SumMode::kOrdered}));
-  so_far_.device_number = number;
   MUSTER_ASSIGN_OR_RETURN(const std::string name, CudaDeviceName(number));
   so_far_.operations_peak = advice::PeakOperations(name, options_.plan.dtype);
   return absl::OkStatus();
@@ -202,6 +205,30 @@ int64_t Trainer::OwnMemoryBytes() const {
   return asked > 0 ? std::min(asked, bytes) : bytes;
 }
 
+// Rank 0 measures once: a cut that changed from round to round would be of no use.
+absl::Status Trainer::MeasureUnits() {
+  if (!options_.plan.measures_unit_costs) return absl::OkStatus();
+  options_.plan.measures_unit_costs = false;
+  MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options_.plan.plan, runtime_.size()));
+  if (stages == 1) return absl::OkStatus();
+  absl::StatusOr<std::string> measured = so_far_.unit_costs;
+  if (runtime_.rank() == 0 && measured->empty()) measured = MeasureOwnUnits();
+  MUSTER_ASSIGN_OR_RETURN(so_far_.unit_costs, FromRankZero(*world_, std::move(measured)));
+  for (const absl::string_view text : absl::StrSplit(so_far_.unit_costs, ' ')) {
+    MUSTER_ASSIGN_OR_RETURN(UnitCost cost, plan::ParseUnitCost(text));
+    options_.plan.plan.unit_costs.push_back(std::move(cost));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Trainer::MeasureOwnUnits() {
+  MUSTER_RETURN_IF_ERROR(BuildModel());
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<UnitCost> costs,
+                          MeasureUnitCosts(*store_, options_.plan.plan, model_->Units(),
+                                           options_.plan.batch_size, config_.context));
+  return plan::TextOf(costs);
+}
+
 // The model on the meta device takes no memory. All ranks plan alike: by the least that one of them
 // has.
 absl::Status Trainer::FitMemory() {
@@ -224,6 +251,7 @@ absl::Status Trainer::FitMemory() {
 absl::Status Trainer::BuildTogether() {
   MUSTER_RETURN_IF_ERROR(CheckOptionsAgree());
   MUSTER_RETURN_IF_ERROR(CheckCapture(options_, world_->size(), world_->captures()));
+  MUSTER_RETURN_IF_ERROR(MeasureUnits());
   MUSTER_RETURN_IF_ERROR(FitMemory());
   if (!options_.save.empty()) MUSTER_RETURN_IF_ERROR(CheckSaveDirectory());
   const std::string& trace = options_.trace.directory;  // of this rank, which may be alone with it

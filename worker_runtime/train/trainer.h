@@ -53,6 +53,9 @@ class Trainer {
   absl::Status CheckAlone();
   // The GPU of this worker, where that is wanted.
   absl::Status OpenDevice();
+  // What the model's units cost, if that is asked for, by the measure of rank 0 for all.
+  absl::Status MeasureUnits();
+  absl::StatusOr<std::string> MeasureOwnUnits();
   // Whether a step fits the least memory that any rank has, and which way of reducing gradients
   // does.
   absl::Status FitMemory();

@@ -19,6 +19,7 @@
 #include "absl/types/span.h"
 #include "muster/layers.h"
 #include "muster/parameter.h"
+#include "muster/plan.h"
 #include "muster/tape.h"
 #include "muster/tensor.h"
 
@@ -60,5 +61,16 @@ struct PipelineCut {
   Shape boundary;  // of what a stage hands to the next, per micro-batch; of the store's dtype
   int stages() const { return static_cast<int>(first_units.size()); }
 };
+
+// What the units of a model cost on the store's device, in milliseconds of a forward and a backward
+// pass over a micro-batch, for Plan::unit_costs. Units with parameters of the same shapes and as
+// many operations cost alike: one of each kind is run, four times, and the fastest run counts. Each
+// is given memory while it runs. Ranks measure different numbers, so one rank's have to be taken by
+// all (FromRank, muster/agreement.h).
+//
+// Errors: those of `model`; kFailedPrecondition: an engine trains the store.
+absl::StatusOr<std::vector<UnitCost>> MeasureUnitCosts(ParameterStore& store, const Plan& plan,
+                                                       const UnitModel& model, int64_t batch,
+                                                       int64_t sequence);
 
 }  // namespace muster

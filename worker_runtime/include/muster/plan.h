@@ -68,6 +68,13 @@ struct BucketSizes {
   friend bool operator==(const BucketSizes&, const BucketSizes&) = default;
 };
 
+// What units of a model cost where it is cut into stages, in numbers of any one measure.
+struct UnitCost {
+  std::string units;  // a pattern: * stands for any letters, as in "h.*"
+  double cost = 0;    // of each
+  friend bool operator==(const UnitCost&, const UnitCost&) = default;
+};
+
 struct Plan {
   // For `shard_ranks`: those of one node, which CompletePlan puts in its place.
   static constexpr int64_t kRanksOfNode = -1;
@@ -86,6 +93,10 @@ struct Plan {
   // Each rank has so many stages in turn, so that the model is cut into as many times `stages`; 0:
   // as many as the schedule usually has, 2 of interleaved and zbv, else 1.
   int64_t stages_per_rank = 0;
+  // The model is cut so that the costliest stage costs as little as possible. A unit costs what the
+  // first that fits its name says; of an empty list it costs as many operations as its products
+  // have. MeasureUnitCosts (muster/pipeline.h) makes a list.
+  std::vector<UnitCost> unit_costs;
   // What is sharded is sharded over so many ranks, neighbours, and replicated over such groups.
   // 0: over all that train the same parameters.
   int64_t shard_ranks = 0;

@@ -292,7 +292,7 @@ class Walk {
     if (ready == kNotDone) return false;
     RankTimes& times = proof_.ranks[rank];
     const int64_t begin = std::max(ready, times.end);
-    const int64_t end = begin + costs_.Of(pass->kind);
+    const int64_t end = begin + costs_.Of(*pass);
     if (proof_.passes[rank].empty()) times.begin = begin;
     times.end = end;
     times.busy += end - begin;
@@ -411,6 +411,10 @@ Fraction FractionOf(int64_t numerator, int64_t denominator) {
 std::string ToString(const Fraction& fraction) {
   if (fraction.denominator == 1) return absl::StrCat(fraction.numerator);
   return absl::StrCat(fraction.numerator, "/", fraction.denominator);
+}
+
+int64_t PassCosts::Of(const StagePass& pass) const {
+  return Of(pass.kind) * (times_of_stage.empty() ? 1 : times_of_stage[pass.stage]);
 }
 
 int64_t PassCosts::Of(PassKind kind) const {

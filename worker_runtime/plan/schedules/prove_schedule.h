@@ -30,8 +30,11 @@ struct PassCosts {
   int64_t forward = 1;
   int64_t input_gradient = 1;
   int64_t weight_gradient = 1;
+  // [stages]: how often these times; empty: once in every stage.
+  std::vector<int64_t> times_of_stage;
 
   int64_t Of(PassKind kind) const;
+  int64_t Of(const StagePass& pass) const;
 };
 
 struct PlacedPass {

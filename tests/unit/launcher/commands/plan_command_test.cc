@@ -105,6 +105,15 @@ TEST(PlanCommand, CutsTheModelIntoStages) {
   EXPECT_THAT(PlanCommandText({"--model=gpt2-124m", "--world_size=4", "--stages=4",
                                "--accumulation=8", "--stage_schedule=zbv"}),
               IsOkAndHolds(HasSubstr("pipeline of 8 stages, zbv, each of 1 rank")));
+  for (const char* model : {"--model=gpt2-124m", "--model=llama-3.2-1b"}) {
+    EXPECT_THAT(PlanCommandText({model, "--world_size=2", "--stages=2", "--accumulation=4",
+                                 "--unit_costs", "embedding:30", "*:1"}),
+                IsOkAndHolds(AllOf(ContainsRegex("stage 0, embedding .*[0-9] % of the time"),
+                                   ContainsRegex("wait .* % of a step, by --unit_costs"),
+                                   ContainsRegex("stage 1, .* to head .*[0-9] % of the time"))));
+  }
+  ExpectRefused({"--world_size=2", "--stages=2", "--accumulation=4", "--unit_costs=measured"},
+                "nothing is run here; give the costs that muster-train prints");
   ExpectRefused(
       {"--world_size=8", "--stages=4", "--stage_schedule=interleaved", "--accumulation=9"},
       "the nearest that it can are 8 and 10");

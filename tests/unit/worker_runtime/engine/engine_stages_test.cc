@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "muster/engine.h"
 #include "muster/gpt.h"
+#include "muster/pipeline.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
@@ -24,6 +25,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 constexpr GptConfig kModel = {
     .layers = 4, .heads = 2, .hidden_size = 32, .context = 16, .vocabulary = 24};
@@ -50,6 +52,7 @@ struct Setting {
   DType dtype = DType::kF32;
   std::string frozen;
   Recompute recompute;
+  std::vector<UnitCost> unit_costs;
 };
 
 Plan PlanOf(const Setting& setting) {
@@ -61,6 +64,7 @@ Plan PlanOf(const Setting& setting) {
   plan.learning_rate = {.peak = 3e-3};
   plan.buckets.bytes_max = 30'000;
   plan.recompute = setting.recompute;
+  plan.unit_costs = setting.unit_costs;
   if (!setting.frozen.empty()) plan.groups = {{.parameters = setting.frozen, .frozen = true}};
   return plan;
 }
@@ -310,6 +314,55 @@ TEST(Stages, AreCutWhereTheyTakeAlikeLong) {
   EXPECT_THAT(cut->first_units, ElementsAre(0, 3));
   EXPECT_THAT(cut->borrowed[1], ElementsAre(store.Find("wte.weight")));
   EXPECT_EQ(cut->boundary, (Shape{kSize.batch, kSize.sequence, kModel.hidden_size}));
+}
+
+TEST(Stages, AreCutByTheCostsThatTheirUnitsAreGiven) {
+  ParameterStore store;
+  const auto gpt = *Gpt::Create(kModel, store);
+  const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
+  Plan plan = {.stages = 2, .unit_costs = {{"embedding", 1}, {"h.*", 1}, {"head", 4}}};
+  EXPECT_THAT(engine::CutModel(store, plan, 2, gpt->Units(), sample)->first_units,
+              ElementsAre(0, 5));
+  plan.unit_costs[0].cost = 100;
+  EXPECT_THAT(engine::CutModel(store, plan, 2, gpt->Units(), sample)->first_units,
+              ElementsAre(0, 1));
+  plan.unit_costs.pop_back();
+  EXPECT_THAT(engine::CutModel(store, plan, 2, gpt->Units(), sample).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no cost for unit head")));
+}
+
+TEST(Stages, HaveTheBitsOfOneProcessWhereverTheyAreCut) {
+  Setting setting = {.ranks = 4, .stages = 2, .preset = "full-shard"};
+  setting.unit_costs = {{"embedding", 100}, {"*", 1}};
+  const Outcome cut = Trained(setting, 3);
+  EXPECT_THAT(cut.status, IsOk());
+  EXPECT_EQ(cut.hash, Trained({}, 3).hash);
+}
+
+TEST(UnitCosts, AreMeasuredOnceForEachKindAndTakeNothingAlong) {
+  ParameterStore store;
+  const auto gpt = *Gpt::Create(kModel, store);
+  Plan plan = {.stages = 2};
+  plan.groups = {{.parameters = "wpe.*", .frozen = true}};
+  int runs = 0;
+  const UnitModel counted = [&](Tape& tape, UnitRange units, const ModelInput& input,
+                                const Activation& received) {
+    if (tape.pool().device().has_elements()) ++runs;
+    return gpt->Units()(tape, units, input, received);
+  };
+  const auto costs = MeasureUnitCosts(store, plan, counted, kSize.batch, kSize.sequence);
+  ASSERT_THAT(costs, IsOk());
+  EXPECT_EQ(runs, 3 * 4) << "an embedding, a block and a head, four times each";
+  ASSERT_THAT(*costs, SizeIs(3));
+  EXPECT_EQ((*costs)[0].units, "embedding");
+  EXPECT_EQ((*costs)[1].units, "h.*");
+  EXPECT_EQ((*costs)[2].units, "head");
+  for (const UnitCost& cost : *costs) EXPECT_GT(cost.cost, 0) << cost.units;
+  // The store is free for an engine.
+  for (const auto& parameter : store.parameters()) EXPECT_TRUE(parameter->value().empty());
+  plan.unit_costs = *costs;
+  const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
+  EXPECT_THAT(engine::CutModel(store, plan, 2, gpt->Units(), sample), IsOk());
 }
 
 absl::Status Refusal(int ranks, const Plan& plan) {

@@ -16,6 +16,7 @@ namespace {
 
 using ::muster::testing::IsOk;
 using ::muster::testing::StatusIs;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 using Args = std::vector<std::string>;
@@ -111,6 +112,18 @@ TEST(PlanOptions, TakeAScheduleForTheStagesOfAPipeline) {
   EXPECT_EQ(options->plan.stages_per_rank, 3);
   ExpectRefused({"--stage_schedule=gpipe"}, "1f1b where there is one stage");
   ExpectRefused({"--stages=4", "--stage_schedule=gpipes"}, "gpipe, 1f1b, interleaved");
+}
+
+TEST(PlanOptions, TakeCostsOfUnitsOrTheWishToMeasureThem) {
+  EXPECT_THAT(Parse({"--stages=4", "--unit_costs", "embedding:0.5", "h.*:12"})->plan.unit_costs,
+              ElementsAre(UnitCost{"embedding", 0.5}, UnitCost{"h.*", 12}));
+  EXPECT_TRUE(Parse({"--stages=4", "--unit_costs=measured"})->measures_unit_costs);
+  ExpectRefused({"--stages=4", "--unit_costs=h.*"}, "expected UNITS:COST with a number");
+  ExpectRefused({"--stages=4", "--unit_costs=mesured"}, "did you mean measured?");
+  ExpectRefused({"--stages=4", "--unit_costs=h.*:-1"}, "a finite number, 0 or more");
+  ExpectRefused({"--unit_costs=h.*:1"}, "left out where there is one stage");
+  ExpectRefused({"--unit_costs=measured"}, "add --stages=N");
+  ExpectRefused({"--stages=4", "--unit_costs", "measured", "*:1"}, "say one of the two");
 }
 
 TEST(PlanOptions, TakeATypeForGradientsOnTheirWay) {

@@ -207,6 +207,20 @@ TEST(PlanValidate, RefusesAScheduleOfWhatIsNoPipeline) {
                 "schedule must be 1f1b where there is one stage, which is no pipeline");
 }
 
+TEST(PlanValidate, RefusesCostsOfUnitsThatAreNone) {
+  const auto with = [](std::vector<UnitCost> costs, int64_t stages) {
+    return [=](Plan& p) {
+      p.stages = stages;
+      p.unit_costs = costs;
+    };
+  };
+  ExpectRefused(with({{"h 0", 1}}, 2), "unit_costs.0.units must be a pattern of letters");
+  ExpectRefused(with({{"*", 1}, {"*", -1}}, 2), "unit_costs.1.cost must be a finite number, 0 or");
+  ExpectRefused(with({{"h.*", 2}, {"*", 1}}, 1),
+                "unit_costs must be left out where there is one stage: nothing is cut, not "
+                "h.*:2 *:1");
+}
+
 TEST(Describe, TellsPlansApartThatDifferInAnyField) {
   const std::vector<Change> changes = {
       [](Plan&) {},
@@ -219,6 +233,12 @@ TEST(Describe, TellsPlansApartThatDifferInAnyField) {
       [](Plan& p) { p.optimizer.residency = Residency::kCpu; },
       [](Plan& p) { p.schedule = "gpipe"; },
       [](Plan& p) { p.stages_per_rank = 2; },
+      [](Plan& p) {
+        p.unit_costs = {{"h.*", 2}};
+      },
+      [](Plan& p) {
+        p.unit_costs = {{"h.*", 3}};
+      },
       [](Plan& p) { p.shard_ranks = 2; },
       [](Plan& p) { p.gathering.reshard_after_forward = true; },
       [](Plan& p) { p.gathering.secondary_ranks = 2; },

@@ -229,6 +229,17 @@ TEST(LowerSchedule, GivesBothSidesOfAWayOneOrder) {
   }
 }
 
+// The slowest stage sets the pace between the first and the last pass.
+TEST(ProveSchedule, CountsWithStagesThatTakeTimesOfTheirOwn) {
+  const PassCosts costs = {.input_gradient = 2, .times_of_stage = {1, 3, 2}};
+  const ScheduleProof proof = *ProveSchedule(Made("gpipe", 3, 4), costs);
+  constexpr int64_t kPipe = (1 + 3 + 2) + (4 - 1) * 3;
+  EXPECT_EQ(proof.end, kPipe * (1 + 3));
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(proof.ranks[rank].busy, 4 * (1 + 3) * costs.times_of_stage[rank]);
+  }
+}
+
 TEST(ProveSchedule, CountsTheTransfersBetweenRanks) {
   // Each boundary between ranks is passed twice by each micro-batch; a V turns round on one rank.
   EXPECT_EQ(ProveSchedule(Made("1f1b", 4, 3), {})->num_transfers, 2 * 3 * 3);
