@@ -40,7 +40,7 @@ namespace {
 constexpr int kRanks = 4;
 constexpr int64_t kMicroBatches = 8;
 // What a rank's passes over one micro-batch take, in milliseconds; two stages share each evenly.
-constexpr plan::PassCosts kPassesOfRank[] = {
+const plan::PassCosts kPassesOfRank[] = {
     {.forward = 20, .input_gradient = 20, .weight_gradient = 20},
     {.forward = 20, .input_gradient = 30, .weight_gradient = 10},
 };
