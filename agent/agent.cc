@@ -122,7 +122,7 @@ absl::Status Agent::Start() {
       sight_.desk().Listen(absl::StrCat(options_.runtime_directory, "/", kSightSocketName)));
   round_.PrepareTorchPrograms();
   MUSTER_RETURN_IF_ERROR(watch_.Start());
-  // Not before it is ours.
+  // The pipe is ours only once the watch has made it.
   if (!options_.watch.timer_pipe.empty()) guardian_.RemoveAtEnd(options_.watch.timer_pipe);
   if (options_.watch.health_port != 0) {
     // At every address, as users of the variable expect.

@@ -8,7 +8,7 @@
 namespace muster::agent {
 namespace {
 
-// Who interrupts a second time waits for no process that removes what the workers left.
+// After a second interrupt, the end does not wait for the process that removes what workers left.
 constexpr absl::Duration kHastyFarewell = absl::Milliseconds(100);
 constexpr int kSweepTimeoutMs = 5000;
 

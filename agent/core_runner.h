@@ -14,7 +14,7 @@ namespace muster::agent {
 
 class CoreRunner {
  public:
-  // Who performs what the core decides; may feed events in all of these.
+  // Performs what the core decides; may feed events in all of these.
   class Shell {
    public:
     virtual ~Shell() = default;

@@ -79,7 +79,7 @@ void LocalRound::Start() {
   // Meanwhile, while another thread makes the files:
   before_workers_.network().StartRound(assignment(), ports_.worker_ports().front());
   MakeBoards();
-  // Before the first worker looks for it.
+  // The store must be there before the first worker looks for it.
   const WorkerEnv env = MakeWorkerEnvs(assignment(), MakeEnvContext()).front();
   torch_store_.StartRound(assignment(), env.master_addr, env.master_port);
 }

@@ -79,11 +79,11 @@ class LocalRound {
   // Once the log files are open: the network, then the hook.
   void Prepare(std::vector<WorkerStreams> streams);
   void RunHook(std::vector<WorkerStreams> streams);
-  // Where there are no streams it says of each worker why it was not started.
+  // If `streams` is an error, it says of each worker why it was not started.
   void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams);
   std::vector<std::string> EnvironmentOfWorker(const WorkerEnv& env) const;
-  // Who has not come to PyTorch's store; empty where another node serves it.
+  // Makes the question who has not come to PyTorch's store; empty where another node serves it.
   StoreQuestion MakeStoreQuestion();
   void CancelStart();
 

@@ -30,7 +30,7 @@ class WarmStart {
 
   // For the environment of local rank 0, NAME=value: its hook lists what it has imported.
   std::vector<std::string> VariablesForListing() const;
-  // Before the guardian is asked to start a worker: has it forked where that can be.
+  // Called before the guardian is asked to start a worker: has it forked where that can be.
   void OnStart(WorkerCommand& command);
   // All workers of a round have been asked for.
   void OnStarted();

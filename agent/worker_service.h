@@ -67,9 +67,9 @@ class WorkerService {
   // workers that await a round: SendNextRound or Close ends them.
   void StartRound(Round round, Instance instance);
   void OnReply(const StoreReply& reply);
-  // To those workers of the round that obey.
+  // Goes to those workers of the round that obey.
   void TellStop(const StopState& stop);
-  // To those workers that survive rounds, also to one that says so later in this round.
+  // Goes to those workers that survive rounds, also to one that says so later in this round.
   void TellRoundOver(bool is_followed, const std::string& reason);
   // The place of a worker that awaits a round: `environment` as that of a process that is started
   // for it (NAME=value). Its connection ends with this. False: it is not there any more.

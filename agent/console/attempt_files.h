@@ -45,7 +45,7 @@ class AttemptFiles {
   }
   // Appends the lines that were added; where no file is open they are dropped.
   void WriteOut();
-  // Only while it is open.
+  // May be called only while it is open.
   OutputFile& hook() { return *hook_; }
 
  private:

@@ -89,7 +89,7 @@ class PlainLayout final : public ConsoleLayout {
     const auto found = streams_.find(source);
     Stream& stream = found->second;
     const auto place = [&](const LinePiece& piece) { Place(stream, piece, now); };
-    // Without a prefix the bytes are the worker's: its last line gets an end only if another's
+    // Without a prefix, the bytes are the worker's: its last line gets an end only if another's
     // follows.
     if (stream.source.prefix.empty()) {
       stream.cutter.Flush(place);

@@ -47,7 +47,7 @@ class Consoles {
   // Both, or the one that is both.
   const std::vector<std::unique_ptr<Console>>& all() const { return consoles_; }
 
-  // After each call of a layout.
+  // Called after each call of a layout.
   void WriteOut();
   // The terminals among them may have other sizes.
   void Resize();

@@ -76,7 +76,7 @@ class LineCutter {
   void Finish(Emit emit);
 
   bool has_unfinished() const { return !unfinished_.empty(); }
-  // From now on; what is unfinished stays as it is.
+  // Holds from now on; what is unfinished stays as it is.
   void set_cut_at_carriage_return(bool cuts) { cut_at_carriage_return_ = cuts; }
 
  private:

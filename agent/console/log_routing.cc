@@ -18,7 +18,7 @@ bool ReachesConsole(const LogSpec& logs, const PumpedWorker& worker) {
          std::find(listed.begin(), listed.end(), worker.local_rank.value()) != listed.end();
 }
 
-// As some rank.
+// Whether it would reach the console with some rank.
 bool CanReachConsole(const LogSpec& logs, PumpedWorker worker) {
   worker.rank = Rank(0);
   return ReachesConsole(logs, worker);

@@ -149,7 +149,7 @@ struct SweepDescendants {
 };
 // Signals nobody; answered by DescendantsGone when nothing is left below the guardian.
 struct AwaitDescendants {};
-// Who is below the guardian? Answered by DescendantsNamed.
+// Asks who is below the guardian. Answered by DescendantsNamed.
 struct NameDescendants {};
 // The status line, shown when it changes and while something takes longer than a second.
 struct ShowStatus {

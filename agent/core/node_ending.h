@@ -40,7 +40,7 @@ class NodeEnding {
   static JobOutcome OutcomeWithoutServer(const std::string& silence,
                                          const AgentCoreOptions& options,
                                          const WorkerGroup& workers);
-  // For workers that await a round which does not come.
+  // The reason given to workers that await a round which does not come.
   std::string WhyNoRoundFollows(After after) const;
 
  private:

@@ -18,7 +18,7 @@ class NodeStanding {
  public:
   explicit NodeStanding(NodeDescription node) : node_(std::move(node)) {}
 
-  // For the round that is joined next.
+  // The ports are those of the round that is joined next.
   void TakePorts(const PortsReserved& event);
   // A server that knows us names the instance of the job. While a node stops workers of an instance
   // that is over, what it reports is of no other.

@@ -29,7 +29,7 @@ class WorkerGroup {
   // A new round: parked workers have their places in it, and the others start. Returns those that
   // were kept, which no process is started for.
   std::vector<LocalRank> Begin(const Assignment& assignment);
-  // Between rounds only those that are parked are left.
+  // Forgets the workers that are not parked, and the failures.
   void LeaveRound();
 
   // The events of another round than this group's are not for it.
@@ -60,7 +60,7 @@ class WorkerGroup {
   std::optional<int64_t> StopFloor() const;
   void ForgetStopFloors();
   bool has_failed() const { return !failures_.empty(); }
-  // In the order in which they came up; their ages as of `now`.
+  // The failures in the order in which they came up, with their ages as of `now`.
   std::vector<WorkerFailure> FailuresAt(MonoTime now) const;
   // The same, as they were reported to us.
   std::vector<WorkerFailure> Failures() const;

@@ -28,7 +28,7 @@ struct JobGroup {
 // Nothing where none can be made, or where the kernel could not end it at once (before Linux 5.14).
 std::optional<JobGroup> MakeJobGroup();
 
-// For a launch that goes no further; it must be empty.
+// Removes the empty group of a launch that goes no further.
 void RemoveJobGroup(const JobGroup& group);
 
 // The third process, which removes the group at the end. It is nobody's descendant here. Before the
@@ -37,7 +37,7 @@ class LastWatch {
  public:
   // False if it cannot be started.
   bool Start(const JobGroup& group);
-  // From now on it waits for the ends of both.
+  // It waits for the ends of both from now on.
   void TellGuardian(pid_t guardian);
 
  private:

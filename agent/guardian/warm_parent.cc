@@ -131,7 +131,7 @@ void WarmParent::Fork(const WorkerCommand& command) {
   kept.stderr_fd = pending.order.streams[2].get();
   const bool has_all = beside.size() == 4 && std::all_of(beside.begin(), beside.end(),
                                                          [](const UniqueFd& fd) { return !!fd; });
-  // Without a descriptor left it is refused in the next turn.
+  // If a descriptor could not be made, the fork is refused in the next turn.
   if (has_all) {
     writer_.Push(EncodeOrder(command), std::move(beside));
   } else {

@@ -65,13 +65,13 @@ class WarmParent {
   pid_t pid() const { return process_.pid; }
   // It has imported, and runs the same program.
   bool CanFork(const WorkerCommand& command) const;
-  // Only where CanFork. The outcome is in the news of a later turn.
+  // May be called only if CanFork. The outcome is in the news of a later turn.
   void Fork(const WorkerCommand& command);
   // It was asked for, and its outcome is not in the news yet.
   bool IsForking(uint64_t worker_id) const;
 
   void AddPolled(std::vector<pollfd>& polled) const;
-  // Until when AddPolled's descriptors may be waited for.
+  // The time at which a wait for AddPolled's descriptors must end.
   MonoTime NextDeadline() const;
   News Turn(MonoTime now);
   // What was asked for and is not forked, when this process is given up.

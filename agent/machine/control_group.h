@@ -1,4 +1,4 @@
-// Where this process's control groups lie in the file system.
+// Finds where this process's control groups lie in the file system.
 //
 // Source: kernel documentation, cgroup-v1/cgroups.rst, cgroup-v2.rst; proc(5), mountinfo.
 //

@@ -20,7 +20,7 @@ namespace muster::agent {
 std::optional<int> FindCpuQuota(absl::string_view cgroup, absl::string_view mountinfo,
                                 const std::function<std::string(const std::string& path)>& read);
 
-// At least 1.
+// The number of CPUs that affinity and quota leave to this process; at least 1.
 //
 // Threads: safe.
 int CountCpus();

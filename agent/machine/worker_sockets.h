@@ -20,7 +20,7 @@ struct LocalSocket {
   friend bool operator==(const LocalSocket&, const LocalSocket&) = default;
 };
 
-// As the kernel numbers them.
+// The numbers are the kernel's.
 enum class TcpState { kEstablished = 1, kSynSent = 2 };
 
 // The connections to `remote_port` of any machine, of the text of /proc/net/tcp or tcp6. Lines that

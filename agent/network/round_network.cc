@@ -136,7 +136,7 @@ void RoundNetwork::Check() {
   for (const auto& [node, end] : known_) {
     run.nodes[static_cast<size_t>(node)] = {.address = end.address, .port = end.port};
   }
-  // Who has not said where it is has not answered.
+  // A node that has not said where it is has not answered.
   std::vector<PairResult> silent;
   std::erase_if(run.neighbours.to, [&](int peer) {
     if (known_.contains(peer)) return false;

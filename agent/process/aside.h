@@ -24,9 +24,9 @@ namespace muster::agent {
 
 class Aside {
  public:
-  // On a thread of the lane.
+  // Work runs on a thread of the lane.
   Aside(asio::io_context& loop, Lane lane);
-  // On the file writer's thread, behind everything that is to be written.
+  // Work runs on the file writer's thread, behind everything that is to be written.
   Aside(asio::io_context& loop, std::shared_ptr<FileWriter> files);
   // Answers that are still due never come.
   ~Aside();

@@ -26,7 +26,8 @@ class BoardMemory {
   BoardMemory(BoardMemory&& other) noexcept;
   BoardMemory& operator=(BoardMemory&& other) noexcept;
 
-  // For MUSTER_BOARD: a path at which processes of this user can open it while this one lives.
+  // The value of MUSTER_BOARD: a path at which processes of this user can open it while this one
+  // lives.
   const std::string& path() const { return path_; }
 
   // What the worker has written so far; whether it runs, hangs or is dead.
@@ -34,7 +35,7 @@ class BoardMemory {
   // Errors: kInvalidArgument, kFailedPrecondition: a worker has spoilt its header.
   absl::StatusOr<BoardSnapshot> Read() const;
 
-  // For looking often; the board's fields can be trusted as little as the worker.
+  // The board itself, to look at often; its fields can be trusted as little as the worker.
   const ProgressBoard& board() const { return *static_cast<const ProgressBoard*>(memory_); }
 
  private:

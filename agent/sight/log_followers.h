@@ -17,7 +17,7 @@
 
 namespace muster::agent {
 
-// Who has looked within this time follows: a look comes every half second.
+// A reader that has looked within this time follows: a look comes every half second.
 inline constexpr absl::Duration kFollowsFor = absl::Seconds(2);
 // How long an end waits for a look at most.
 inline constexpr absl::Duration kLooksAgainWithin = absl::Seconds(3);

@@ -23,7 +23,7 @@ using status::LogPlace;
 using status::LogsOfNode;
 
 constexpr const char* kStreams[] = {"stdout", "stderr"};
-// Beside its text a piece has names and numbers.
+// The bytes that the names and numbers of a piece take beside its text.
 constexpr size_t kPieceBytes = 160;
 constexpr size_t kWindowBytesMin = 256;
 constexpr size_t kErrorBytesMax = size_t{8} << 10;

@@ -13,7 +13,7 @@
 
 namespace muster::agent {
 
-// Where the logs of a node lie: <run_directory>/attempt_<n>/<local rank>/.
+// The place of a node's logs: <run_directory>/attempt_<n>/<local rank>/.
 struct LogFiles {
   std::string run_directory;
   int first_rank = 0;

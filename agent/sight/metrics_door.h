@@ -31,7 +31,7 @@ class MetricsDoor {
   // What is read of the kernel and the driver, and the text, are made on `lane`.
   MetricsDoor(asio::io_context& loop, Lane lane, MetricsSource source);
 
-  // For those who show `token`; for everyone where it is empty. The port.
+  // Serves those who show `token`, or everyone where it is empty. Returns the port.
   //
   // Errors: as HttpDoor::Listen.
   absl::StatusOr<int> Listen(const Endpoint& at, std::string token);

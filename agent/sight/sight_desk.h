@@ -53,7 +53,7 @@ class SightDesk {
   };
 
   void OnAsked(uint64_t connection, Inquiry inquiry);
-  // Without the server.
+  // Answers a question that the server does not, from what this node knows.
   void AnswerHere(uint64_t id, const absl::Status& why);
 
   const SightSources sources_;

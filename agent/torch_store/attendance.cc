@@ -59,7 +59,7 @@ void Attendance::Disconnect(StoreConnection connection) {
 }
 
 std::optional<size_t> Attendance::NodeOf(const StoreClient& client) const {
-  // By the address that a node gives to the others first: addresses of bridges repeat.
+  // The address that a node gives to the others counts first: addresses of bridges repeat.
   for (const bool by_any : {false, true}) {
     std::optional<size_t> node;
     for (size_t i = 0; i < nodes_.size(); ++i) {
@@ -134,7 +134,7 @@ Attendance Attendance::Among(const absl::btree_set<StoreConnection>& connections
 }
 
 std::optional<std::vector<int>> Attendance::Missing() const {
-  // By what the clients said alone: that an address is a node's is a guess.
+  // The words of the clients alone count here: that an address is a node's is a guess.
   const bool all_are_named =
       left_.empty() && std::none_of(visitors_.begin(), visitors_.end(), [](const auto& entry) {
         return entry.second.arrived && !entry.second.rank;

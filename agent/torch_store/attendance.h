@@ -26,7 +26,7 @@ struct StoreNode {
   std::vector<std::string> other_addresses = {};  // from which they may connect too
 };
 
-// Where a connection comes from. One of this machine's addresses counts as `is_local`.
+// The source of a connection. One of this machine's addresses counts as `is_local`.
 struct StoreClient {
   std::string address;
   int port = 0;

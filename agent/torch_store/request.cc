@@ -21,7 +21,7 @@ struct Layout {
 };
 
 using C = StoreCommand;
-// In the order of StoreCommand.
+// Indexed by StoreCommand.
 constexpr Layout kLayouts[] = {
     {C::kSet, "SET", "kv"},
     {C::kCompareSet, "COMPARE_SET", "kvv"},

@@ -27,8 +27,8 @@ StoreThread::StoreThread() : work_(asio::make_work_guard(loop_)) {
 
 StoreThread::~StoreThread() { Join(); }
 
-// Who asks for more than there is memory for loses its connection's next step; the others are
-// served.
+// A client that asks for more than there is memory for loses its connection's next step; the others
+// are served.
 void StoreThread::Run() {
   while (!loop_.stopped()) {
     try {

@@ -33,7 +33,7 @@ constexpr size_t kPiecesPerWrite = 64;
 constexpr size_t kRefusalsShown = 5;
 constexpr absl::Duration kAcceptAgain = absl::Milliseconds(200);  // out of descriptors
 
-// As /proc and peers show it: an IPv4 address that is mapped into IPv6 is IPv4.
+// Writes an address as /proc and peers show it: an IPv4 address that is mapped into IPv6 is IPv4.
 std::string Numeric(const asio::ip::address& address) {
   if (address.is_v6() && address.to_v6().is_v4_mapped()) {
     return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).to_string();
@@ -48,7 +48,8 @@ bool IsOfThisMachine(const asio::ip::address& address) {
   return probe && ::bind(probe.get(), endpoint.data(), endpoint.size()) == 0;
 }
 
-// Where to listen. Blocks for as long as the name takes to resolve; empty: on every address.
+// The addresses to listen on; empty: every address. Blocks for as long as the name takes to
+// resolve.
 std::vector<asio::ip::address> AddressesOf(const std::string& host) {
   asio::io_context unused;
   asio::error_code error;

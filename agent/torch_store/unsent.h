@@ -23,7 +23,7 @@ class Unsent {
   size_t bytes() const { return bytes_; }
   // What `to` has not taken, shared or not.
   size_t BytesOf(StoreConnection to) const;
-  // Who has left most of it. There must be one.
+  // The connection that has left most of it. There must be one.
   StoreConnection Slowest() const;
 
  private:

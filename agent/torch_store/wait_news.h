@@ -44,7 +44,7 @@ class NoticeRhythm {
   void Tell(int num_present, MonoTime since);
   // A notice was due.
   void GoOn(MonoTime now);
-  // After it was told: some may have come.
+  // Called after it was told: some may have come.
   void Note(int num_present, MonoTime now);
   // All have come, after so long.
   absl::Duration End(MonoTime now);

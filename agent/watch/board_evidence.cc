@@ -239,7 +239,7 @@ hangs::Pulse MakePulse(int rank, const ProgressBoard& board, const TorchRank* to
     pulse.has_operations =
         pulse.has_operations || !torch->records.groups.empty() || torch->waits.has_begun;
     pulse.is_waiting = pulse.is_waiting || torch->records.has_pending;
-    // Who has not answered the last question is silent by that.
+    // A rank that has not answered the last question has been silent since it was asked.
     if (torch->answers) pulse.age = now - torch->asked_at;
   }
   return pulse;

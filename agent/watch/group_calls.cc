@@ -166,7 +166,7 @@ std::vector<GroupCalls::Line> GroupCalls::Tell(const std::map<pid_t, Connecting>
   std::vector<Line> lines;
   for (auto it = groups_.begin(); it != groups_.end();) {
     Group& group = it->second;
-    // Who has ended says nothing any more.
+    // A process that has ended waits no more.
     for (const auto& [pid, connecting] : answers) {
       if (connecting == Connecting::kGone) group.waiting.erase(pid);
     }

@@ -44,8 +44,8 @@ struct Incident {
   std::vector<Milestone> timeline;
 };
 
-// In their order. All of them are seen where the hang is followed by another attempt whose program
-// says that it steps.
+// The milestones in their order. All of them are seen where the hang is followed by another attempt
+// whose program says that it steps.
 inline constexpr absl::string_view kDetected = "detected";  // the first was silent for five seconds
 inline constexpr absl::string_view kDecided = "decided";    // a verdict
 inline constexpr absl::string_view kReported = "reported";  // with evidence

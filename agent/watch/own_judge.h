@@ -36,7 +36,7 @@ class OwnJudge {
   void Hear(hangs::NodeWord word, MonoTime now) {
     if (is_judge_) Perform(watch_.OnWord(kSelf, std::move(word), now));
   }
-  // For what has its time: once a second is enough.
+  // Does what is due; once a second is enough.
   void Tick(MonoTime now) {
     if (is_judge_) Perform(watch_.Tick(now));
   }

@@ -12,7 +12,7 @@ namespace muster::agent {
 
 using ProcessModules = std::unique_ptr<Dwfl, void (*)(Dwfl*)>;
 
-// Without debug information: a search for it could mean the network.
+// Opens them without debug information: a search for it could mean the network.
 //
 // Errors: kUnavailable: it has gone, or may not be looked into.
 // Threads: safe; blocks, so not on the loop.

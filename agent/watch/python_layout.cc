@@ -53,7 +53,7 @@ const PythonLayout kLayout312 = {
     .code = {.file = 112, .name = 120, .first_line = 68, .line_table = 136, .instructions = 192},
     .strings = {.ascii_bytes = 40, .other_bytes = 56}};
 
-// Where in _Py_DebugOffsets the tables of each kind of object begin; each begins with its size.
+// The offsets in _Py_DebugOffsets of the tables of each kind of object; each begins with its size.
 struct OffsetTables {
   size_t runtime, interpreter, thread, frame, code, end;
 };

@@ -17,7 +17,7 @@
 
 namespace muster::agent {
 
-// As PY_VERSION_HEX has it: 0x030b07f0 is 3.11.7.
+// A version in the form of PY_VERSION_HEX: 0x030b07f0 is 3.11.7.
 using PythonVersion = uint32_t;
 // "3.11"
 std::string ToString(PythonVersion version);

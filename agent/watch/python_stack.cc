@@ -42,7 +42,7 @@ uint64_t FindMainThread(const PythonMemory& memory, const PythonThreads& threads
   return threads.native_id ? 0 : last;
 }
 
-// Where the interpreter lies in a process.
+// The place of the interpreter in a process.
 struct Runtime {
   uint64_t address = 0;
   PythonVersion version = 0;

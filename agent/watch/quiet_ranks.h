@@ -39,7 +39,7 @@ class QuietRanks {
     int rank = 0;
     ProcessUse use;
   };
-  // Who is quiet is said once; then that one of them does something again.
+  // What is said once: that ranks are quiet, and then that one of them does something again.
   struct Change {
     bool is_over = false;
     std::vector<int> quiet;  // ranks, sorted; of those that were, if it is over

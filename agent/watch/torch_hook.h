@@ -23,13 +23,13 @@ namespace muster::agent {
 // Errors: kUnavailable with errno in words: it cannot be written.
 absl::StatusOr<std::string> WriteTorchHook(const std::string& runtime_directory);
 
-// Where the worker of `local_rank` serves in `round`; a place of its own each time. Empty if the
-// path would be too long for a Unix socket.
+// The socket at which the worker of `local_rank` serves in `round`; a place of its own each time.
+// Empty if the path would be too long for a Unix socket.
 std::string TorchServerPath(const std::string& runtime_directory, Round round, int local_rank);
-// Where beside it a thread of its Python tells what only Python knows.
+// The socket beside it at which a thread of its Python tells what only Python knows.
 std::string TorchPythonPath(const std::string& server_path);
-// Where beside it a process that has ended by an exception has left its server's answer to
-// fr_trace_json, as it came (torch_socket.h).
+// The file beside it in which a process that has ended by an exception has left its server's answer
+// to fr_trace_json, as it came (torch_socket.h).
 std::string TorchLastWordsPath(const std::string& server_path);
 
 }  // namespace muster::agent

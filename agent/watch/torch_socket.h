@@ -29,7 +29,7 @@ struct TorchAnswer {
   std::string body;
 };
 
-// By question. Those that have answered by `deadline`.
+// One answer per question, in their order; an error where none has come by `deadline`.
 //
 // Errors, of each: kUnavailable: nobody serves there; kDeadlineExceeded: no answer in time;
 //         kInvalidArgument: no answer of HTTP, one of another status than 200, or too long.

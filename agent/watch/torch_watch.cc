@@ -18,7 +18,7 @@ namespace {
 
 constexpr absl::Duration kAskInterval = absl::Seconds(2);
 constexpr absl::Duration kAskTime = absl::Milliseconds(1500);
-// Between two readings of when ranks came to their collectives.
+// The time between two readings of when ranks came to their collectives.
 constexpr absl::Duration kArrivalWindow = absl::Seconds(10);
 constexpr absl::Duration kStackTime = absl::Seconds(1);
 // A lane that takes longer than its questions may is stuck.

@@ -58,7 +58,7 @@ void WorkerExits::OnExited(const WorkerExit& exit) {
   const bool is_well = exit.exit_code == 0 && exit.signal == 0;
   parts_.hang_watch.OnEnded(worker.local_rank.value(), is_well);
   if (is_well) return OnSuccess(worker);
-  // Before any of the others is signalled.
+  // The watch is told before any of the others is signalled.
   if (exit.signal == SIGABRT && worker.signals.empty()) {
     parts_.hang_watch.OnAborted(worker.local_rank.value());
   }

@@ -46,7 +46,7 @@ class WorkerExits {
   // A worker of the round has closed its connection without a goodbye.
   void OnSilentLeave(LocalRank worker);
 
-  // Since the round began.
+  // The kernel's lines since the round began.
   const std::vector<std::string>& KernelLines() { return kernel_log_.Lines(); }
 
  private:
