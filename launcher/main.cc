@@ -121,7 +121,7 @@ void PrintHelp() {
   std::fputs(kHelpEnd, stdout);
 }
 
-// By a link of a launcher's name: its command line.
+// The subcommand that a link of a launcher's name stands for; adds what the name implies to `args`.
 const Subcommand* FindByLink(const std::string& name, std::vector<std::string>& args) {
   if (name == "torchrun") return &kSubcommands[0];
   if (name == "muster-doctor") args.insert(args.begin(), "doctor");  // a round hook has no options

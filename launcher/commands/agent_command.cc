@@ -41,7 +41,7 @@ absl::StatusOr<std::string> ReadLine() {
   return absl::InvalidArgumentError("standard input has no line");
 }
 
-// Only what may be called between fork and exec.
+// Calls only what may be called between fork and exec.
 [[noreturn]] void Become(const std::string& binary, const std::string& directory,
                          std::vector<char*>& argv, std::vector<char*>& environment) {
   setsid();

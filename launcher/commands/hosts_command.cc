@@ -133,7 +133,7 @@ class HostRun {
     }
   }
 
-  // For poll; -1: there is none.
+  // The time-out of poll; -1: there is none.
   int UntilDeadlineMs() const {
     const MonoTime deadline = ends_.NextDeadline();
     if (deadline.is_infinite()) return -1;
@@ -149,7 +149,7 @@ class HostRun {
     if (orders.stops_others) Stop(SIGTERM);
   }
 
-  // Who has not been reached has nothing to stop.
+  // A host that has not been reached has nothing to stop.
   void Stop(int signal) {
     for (SshSession& session : sessions_) {
       session.was_greeted() ? session.SendSignal(signal) : session.Cut();

@@ -39,7 +39,7 @@ int RunLine(const absl::StatusOr<PeerLine>& line, const Invocation& invocation) 
   for (const auto& [name, value] : line->environment) run.environment[name] = value;
   for (const std::string& note : line->notes) log::Write(log::Level::kInfo, "accelerate", note);
   if (!line->saves_pid) return RunCommand(run);
-  // Where DeepSpeed's users look for it. A file of another's life is not written over.
+  // The path at which DeepSpeed's users look for it. A file of another's life is not written over.
   const std::string path = absl::StrCat("/tmp/", getpid(), ".deepspeed");
   std::FILE* const file = std::fopen(path.c_str(), "wx");
   if (file == nullptr) {

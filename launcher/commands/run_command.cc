@@ -128,7 +128,7 @@ int RunCommand(const Invocation& invocation) {
   for (const std::string& note : flags.notes) {
     log::Write(placement.is_first ? log::Level::kInfo : log::Level::kDebug, "flags", note);
   }
-  // Before anything that may start a thread; it ends by itself when we do.
+  // The guardian is forked before anything that may start a thread; it ends by itself when we do.
   absl::StatusOr<agent::GuardianHandle> guardian = agent::ForkGuardian();
   if (!guardian.ok()) return Refuse(guardian.status());
   // Behind the guardian, so that workers keep the limit that they were started with.

@@ -43,7 +43,7 @@ absl::Status Ask(Observer& observer, const SightFlags& flags, TopFigures& figure
       observer.Ask({.kind = InquiryKind::kFigures, .job = flags.way.job, .rank = flags.rank},
                    TimeFor(InquiryKind::kFigures) + kOfTheWay);
   if (answer.ok()) figures.parts = std::move(answer->parts);
-  // Between rounds there are no workers: the page says it.
+  // There are no workers between rounds: the page says it.
   return absl::IsNotFound(answer.status()) ? absl::OkStatus() : answer.status();
 }
 

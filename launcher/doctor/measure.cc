@@ -26,7 +26,7 @@ constexpr size_t kMeasuredBytes = size_t{32} << 20;
 constexpr size_t kPieceBytes = size_t{256} << 10;
 constexpr size_t kTextBytesMax = size_t{1} << 20;
 constexpr int kPatienceSeconds = 10;
-// Who has met nobody in so many turns is alone.
+// A rank that has met no other in so many turns is alone.
 constexpr size_t kMissedMax = 2;
 // A turn in which rank 0 gets what a rank has measured.
 constexpr uint32_t kReportTurn = 0xffffffff;

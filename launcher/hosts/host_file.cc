@@ -20,7 +20,8 @@ absl::Status InLine(int number, absl::string_view line, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("line ", number, ": '", line, "': ", why));
 }
 
-// With an account for ssh in front: "me@node1". What ssh would take for an option is no host.
+// A host may have an account for ssh in front: "me@node1". What ssh would take for an option is no
+// host.
 bool IsHostForSsh(absl::string_view text) {
   const size_t at = text.rfind('@');
   const std::string host(at == absl::string_view::npos ? text : text.substr(at + 1));

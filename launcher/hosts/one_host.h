@@ -20,7 +20,7 @@
 
 namespace muster::launcher {
 
-// Where DeepSpeed looks for a host file that nobody has named.
+// The path at which DeepSpeed looks for a host file where none is named.
 inline constexpr char kUsualHostFile[] = "/job/hostfile";
 
 // Whether one of the options that only DeepSpeed has was given.

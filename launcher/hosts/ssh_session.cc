@@ -47,7 +47,7 @@ std::vector<char*> Pointers(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// Only what may be called between fork and exec.
+// Calls only what may be called between fork and exec.
 [[noreturn]] void BecomeSsh(char* const* argv, int in, int out, int err) {
   setsid();
   dup2(in, STDIN_FILENO);

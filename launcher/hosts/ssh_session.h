@@ -33,10 +33,10 @@ class SshSession {
   SshSession(SshSession&& other) noexcept;
   SshSession& operator=(SshSession&&) = delete;
 
-  // To poll; -1 once they have ended.
+  // The descriptors to poll; -1 once they have ended.
   int out() const { return out_.get(); }
   int err() const { return err_.get(); }
-  // To poll for room while something is left to be written; else -1.
+  // The descriptor to poll for room while something is left to be written; else -1.
   int in() const { return unsent_.empty() ? -1 : in_.get(); }
 
   // Reads what is there, and passes whole lines on to our own stdout and stderr.
@@ -44,7 +44,7 @@ class SshSession {
   void ReadErr();
   // Writes what the pipe takes.
   void WriteIn();
-  // For the agent's process there. Without effect once the connection is gone.
+  // Sends a signal for the agent's process there. Has no effect once the connection is gone.
   void SendSignal(int signal);
   // Ends the connection by force.
   void Cut();

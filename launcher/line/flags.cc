@@ -27,7 +27,7 @@ class Assembly {
         spec_(choices.spec),
         fresh_run_id_(std::move(fresh_run_id)) {}
 
-  // Before values are read: what --standalone overrules need not even be well formed.
+  // Called before values are read: what --standalone overrules need not even be well formed.
   void ApplyStandalone() {
     if (!line_.IsOn("standalone")) return;
     for (const char* name : {"rdzv_backend", "rdzv_endpoint", "rdzv_id"}) {

@@ -63,7 +63,7 @@ class Application {
     return false;
   }
 
-  // Not a count: ReadValues says so.
+  // None if it is no count: ReadValues says so.
   std::optional<NodeCount> GivenNodes() const {
     const Given* given = line_.Find("nnodes");
     if (given == nullptr) return std::nullopt;
@@ -113,7 +113,7 @@ class Application {
     return true;
   }
 
-  // Beside a meeting place that was given.
+  // Adds what a meeting place that was given leaves open.
   absl::Status FillIn() {
     if (IsGiven("nnodes")) return absl::OkStatus();
     if (!found_.unplaced.ok() && found_.Find("nnodes") == nullptr) return found_.unplaced;

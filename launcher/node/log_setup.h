@@ -1,4 +1,4 @@
-// Where and how our own lines are written as the options say.
+// Sets up where and how our own lines are written, as the options say.
 #pragma once
 
 #include <functional>

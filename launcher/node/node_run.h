@@ -30,7 +30,7 @@ class NodeRun {
   // `invocation` and `flags` outlive it.
   NodeRun(NodeSetup setup, const Invocation& invocation, const RunFlags& flags);
 
-  // Until the job is over for this node. Once.
+  // Runs until the job is over for this node. Called once.
   //
   // Errors: for the user: what kept it from beginning.
   absl::StatusOr<JobOutcome> Run(agent::GuardianHandle guardian);

@@ -24,7 +24,7 @@ namespace {
 using command_line::CommandLine;
 using command_line::Given;
 
-// Where an option of Accelerate's goes.
+// The place that an option of Accelerate's goes to.
 enum class To {
   kTop,   // a key of its file
   kFsdp,  // a key of a block of the file
@@ -143,7 +143,7 @@ constexpr char kUsage[] =
     "\n"
     "Becomes `muster run` with the nodes, workers and variables that Accelerate would have.\n";
 
-// Where Accelerate keeps the file that it takes by itself.
+// The path of the file that Accelerate reads where none is given.
 std::string DefaultFile(const EnvironmentMap& environment) {
   std::string home = VariableOrEmpty(environment, "HF_HOME");
   if (home.empty()) {

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kOthers[] = {"scale", "export"};
 constexpr size_t kNearMin = 3;  // shorter words are near to anything
 
-// As many letters as one slip of a finger changes.
+// Whether one slip of a finger makes one of the words from the other.
 bool IsNear(const std::string& word, const std::string& name) {
   if (word.size() < kNearMin) return false;
   const size_t longer = std::max(word.size(), name.size());

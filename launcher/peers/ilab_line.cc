@@ -36,7 +36,7 @@ const char* Find(const Rows& rows, const std::string& option) {
   return nullptr;
 }
 
-// As a shell takes it.
+// Quotes `text` for a shell where that is needed.
 std::string Quoted(const std::string& text) {
   const bool is_plain =
       text.find_first_not_of(

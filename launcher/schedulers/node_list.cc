@@ -99,7 +99,7 @@ absl::StatusOr<Names> ExpandEntry(absl::string_view entry) {
   return names;
 }
 
-// At the commas outside of brackets.
+// Splits `text` at the commas outside of brackets.
 std::vector<absl::string_view> SplitEntries(absl::string_view text) {
   std::vector<absl::string_view> entries;
   size_t begin = 0;

@@ -260,8 +260,8 @@ class Derivation {
     return absl::OkStatus();
   }
 
-  // With one task per node the order is the tasks': a distribution may be arbitrary. A pod of a set
-  // of jobs knows its place within its job only.
+  // With one task per node, the order is the tasks': a distribution may be arbitrary. A pod of a
+  // set of jobs knows its place within its job only.
   absl::Status RankNode() {
     if (IsPodOfASet()) return absl::OkStatus();
     const bool one_task_each =

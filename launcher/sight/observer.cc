@@ -51,7 +51,7 @@ absl::StatusOr<UniqueFd> ConnectTo(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is too long for a socket"));
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  // Without waiting: the queue of an agent that is stopped may be full.
+  // The connection must not wait: the queue of an agent that is stopped may be full.
   UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd || ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     return Failed("connect to", path);

@@ -13,7 +13,7 @@
 
 namespace muster::launcher {
 
-// By what ranks are sorted; the first of each are those that need somebody's eyes most.
+// What ranks are sorted by; the first of each are those that need somebody's eyes most.
 enum class TopSort { kLag, kRank, kCpu, kGpu, kMemory };
 // "lag", "rank", "cpu", "gpu", "memory".
 const char* NameOf(TopSort sort);

@@ -25,7 +25,7 @@ inline constexpr int kExitJobEnded = 13;
 
 inline int ExitCodeOfSignal(int signal) { return 128 + signal; }
 
-// For a launch or a report that was refused.
+// The exit code of a launch or a report that was refused.
 inline int ExitCodeOf(const absl::Status& refusal) {
   switch (refusal.code()) {
     case absl::StatusCode::kInvalidArgument:

@@ -15,7 +15,7 @@ class MonoTime {
   constexpr MonoTime() = default;
 
   static MonoTime InfiniteFuture() { return MonoTime(absl::InfiniteDuration()); }
-  // For tests and simulations: an instant `since_start` after an arbitrary zero.
+  // An instant `since_start` after an arbitrary zero, for tests and simulations.
   static MonoTime At(absl::Duration since_start) { return MonoTime(since_start); }
 
   friend MonoTime operator+(MonoTime t, absl::Duration d) { return MonoTime(t.since_zero_ + d); }

@@ -86,7 +86,7 @@ uint64_t FingerprintOf(const ProgressBoard& board) {
   const uint64_t end = board.num_operations.load(std::memory_order_acquire);
   add(end);
   for (uint64_t t = end < kLooked ? 0 : end - kLooked; t < end; ++t) {
-    // Without the bit: a program that waits in small turns does nothing else.
+    // The bit does not count: a program that waits in small turns does nothing else.
     add(board.operations[t % kBoardOperations].state.load(std::memory_order_relaxed) &
         ~kAwaitedBit);
   }

@@ -64,7 +64,7 @@ std::function<absl::Status(const std::string&)> Into(
   };
 }
 
-// For lists: each value is added to `out`.
+// Takes lists: each value is added to `out`.
 template <typename Value>
 std::function<absl::Status(const std::string&)> AddTo(
     absl::StatusOr<Value> (*parse)(const std::string&), std::vector<Value>& out) {
@@ -75,7 +75,7 @@ std::function<absl::Status(const std::string&)> AddTo(
   };
 }
 
-// For whole numbers that have bounds of their own.
+// Takes whole numbers from `low` to `high`.
 std::function<absl::Status(const std::string&)> IntoBetween(int64_t low, int64_t high,
                                                             int64_t& out);
 

@@ -46,7 +46,7 @@ int RaiseDescriptorLimit() {
 }
 
 int RunUntilUsedUp(const char* program, int exit_code, const std::function<int()>& run) {
-  // With what is on the stack: there may be no memory for more.
+  // The message needs only what is on the stack: there may be no memory for more.
   try {
     return run();
   } catch (const std::bad_alloc&) {

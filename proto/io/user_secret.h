@@ -14,7 +14,7 @@ namespace muster {
 // Shorter secrets are refused: they could be guessed from a recorded proof.
 inline constexpr size_t kMinSecretBytes = 16;
 
-// Where the secret may come from; the first that is not empty counts.
+// The sources that the secret may come from; the first that is not empty counts.
 struct SecretSources {
   std::string token;       // $MUSTER_TOKEN: the secret itself
   std::string token_file;  // $MUSTER_TOKEN_FILE or --token_file
@@ -41,7 +41,7 @@ absl::StatusOr<UserSecret> LoadUserSecret(const SecretSources& sources);
 // The public secret: authentication is off (--auth=none), and anyone who reaches the port is let
 // in.
 UserSecret PublicSecret();
-// Behind the address in the line that says so.
+// The end of the line that says that authentication is off, behind the address.
 inline constexpr char kAuthenticationOff[] =
     " without authentication (--auth=none): anyone who reaches that port can join or stop jobs";
 

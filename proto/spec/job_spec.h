@@ -105,7 +105,7 @@ struct LogSpec {
   std::vector<std::string> duplicate_stderr_filters;
   ConsoleMode console = ConsoleMode::kAuto;
   bool fold = false;  // identical lines of several ranks appear once, with a count
-  // With ${hostname} ${role_name} ${local_rank} ${rank}; empty: chosen
+  // May have ${hostname} ${role_name} ${local_rank} ${rank}; empty: chosen
   // (agent/console/log_routing.h).
   std::string line_prefix_template;
   friend bool operator==(const LogSpec&, const LogSpec&) = default;
@@ -162,14 +162,14 @@ struct NetworkUse {
 };
 
 struct JobSpec {
-  // Who.
+  // The job and its size.
   std::string run_id = "none";
   std::string role = "default";
   int min_nodes = 1;
   int max_nodes = 1;
   ProcessesPerNode nproc_per_node;
 
-  // Where they meet.
+  // How the nodes meet.
   RendezvousBackend backend = RendezvousBackend::kStatic;
   Endpoint endpoint;  // from --rdzv_endpoint, or --master_addr and --master_port
   std::optional<int> node_rank;

@@ -60,8 +60,8 @@ try:
 except ImportError:
     pass
 
-# Between the failure of an operation and the agent's word that the round is over. A node that has
-# vanished is missed after its lease.
+# The time from the failure of an operation to the agent's word that the round is over. A node that
+# has vanished is missed after its lease.
 _PATIENCE_S = 20
 
 
