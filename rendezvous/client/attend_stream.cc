@@ -37,7 +37,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const asio::ip::tcp::endpoint& addres
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMillis);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // As the server's: see rendezvous_service.cc.
+  // The server sets these likewise: see rendezvous_service.cc.
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kReadAheadBytes);
   arguments.SetMaxReceiveMessageSize(kMaxReplyMessageBytes);

@@ -12,7 +12,7 @@
 
 namespace muster::rendezvous {
 
-// Who is at our end.
+// What the process at our end is.
 enum class LinkRole { kAgent, kPerson, kObserver };
 
 struct GrpcLinkOptions {

@@ -19,7 +19,7 @@ void RecordFailure(JobState& state, WorkerFailure failure, MonoTime at) {
   }
 }
 
-// For an agent that says "failed" and nothing else.
+// The failure of an agent that says "failed" and nothing else.
 WorkerFailure UnexplainedFailure(const NodeState& member, const Assignment& assignment) {
   return {.rank = assignment.first_rank,
           .node_rank = assignment.node_rank,

@@ -71,7 +71,7 @@ void JobTable::Restore(std::vector<KeptJob> kept, MonoTime now) {
 std::vector<JobTable::JobEffect> JobTable::OnReport(const JobKey& key, Incarnation from,
                                                     const AgentReport& report, MonoTime now) {
   std::vector<JobEffect> out;
-  // Who comes new must not meet a job that ended with the lease of its last node.
+  // A node that comes new must not meet a job that ended with the lease of its last node.
   const auto old = jobs_.find(key);
   if (old != jobs_.end() && old->second.deadline <= now &&
       !old->second.core->state().nodes.contains(from)) {

@@ -86,7 +86,7 @@ std::vector<Incarnation> ThoseTogether(const JobState& state, std::vector<Incarn
     nodes.erase(worst);
   }
   if (nodes.size() == asked.size()) return nodes;
-  // Who was left out for the sake of others that were left out later comes back.
+  // A node that was left out for the sake of others comes back if they were left out later.
   absl::btree_set<Incarnation> stay(nodes.begin(), nodes.end());
   for (const Incarnation node : asked) {
     const auto& others = state.nodes.at(node).apart_from;

@@ -1,4 +1,4 @@
-// Who is who: numbers the nodes of a completed round and derives every node's Assignment.
+// Numbers the nodes of a completed round and derives every node's Assignment.
 #pragma once
 
 #include <vector>

@@ -161,7 +161,8 @@ std::optional<DirectiveBody> RendezvousCore::AnswerWithoutChange(const AgentRepo
   }
   if (!is_known && state_.drained.contains(event.from)) return EndOfDrained(state_, event.from);
   const absl::Status admission = CheckAdmission(state_, event.from, report, now);
-  // Not let in as yet is no Wait: to an agent that was accepted a later refusal is a stranger's.
+  // A node that is not let in as yet gets no Wait: to an agent that was accepted a later refusal is
+  // a stranger's.
   if (!admission.ok()) return Refuse{admission};
   return std::nullopt;
 }

@@ -130,7 +130,7 @@ class RendezvousCore {
   // Earliest instant at which Step(Tick{}, t) would return something; InfiniteFuture() if none.
   MonoTime NextDeadline() const;
 
-  // For the status page and for tests. Valid until the next Step.
+  // The state, for the status page and for tests. Valid until the next Step.
   const JobState& state() const { return state_; }
 
   // R1..R13 (round_state.h); empty if all hold, else the first broken one in words.

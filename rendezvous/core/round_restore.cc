@@ -10,7 +10,7 @@
 namespace muster::rendezvous {
 namespace {
 
-// As if it had said that it runs the round; whatever it says next is newer.
+// The report of a member that is taken to run the round; whatever it says next is newer.
 AgentReport PresumedReport(const JobRecord& record, const Assignment& assignment,
                            const NodeDescription& description) {
   return {.phase = AgentPhase::kRunning,

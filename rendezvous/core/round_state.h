@@ -72,13 +72,13 @@ inline constexpr size_t kMaxFormerNodes = 4096;
 struct NodeHistory {
   int changes = 0;
   MonoTime last_change;
-  // Until then it gets a place only if the round cannot do without it. Zero if it has not come back
-  // since its first change.
+  // The time until which it gets a place only if the round cannot do without it. Zero if it has not
+  // come back since its first change.
   MonoTime held_until;
 };
 inline constexpr size_t kMaxNodeHistories = 4096;
 
-// Who is in the last completed round; the next one replaces it as a whole.
+// The last completed round and who is in it; the next one replaces it as a whole.
 struct RoundRecord {
   Round round = kNoRound;
   int64_t rounds_completed = 0;

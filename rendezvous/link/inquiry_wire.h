@@ -16,7 +16,7 @@ class InquiryReply;
 
 namespace muster::rendezvous {
 
-// As many nodes as one answer names at most.
+// The most nodes that one answer names.
 inline constexpr int kInquiryPartsMax = 20000;
 
 void Encode(const Inquiry& in, proto::Inquiry* out);

@@ -55,7 +55,7 @@ using muster::Encode;
 
 void Encode(const FencedReport& report, proto::Report* out);
 void Encode(const Directive& directive, proto::Directive* out);
-// To one of many that are told the same round: `peers` remembers what it has encoded.
+// Encodes for one of many that are told the same round: `peers` remembers what it has encoded.
 void Encode(const Directive& directive, EncodedPeers& peers, proto::Directive* out);
 void Encode(const StopRequest& request, proto::Ask* out);
 void Encode(const StopAnswer& answer, proto::Answer* out);

@@ -21,7 +21,7 @@ constexpr int kAcceptedPerTurn = 64;
 constexpr std::chrono::milliseconds kTryAgain(100);
 // Data that a peer does not acknowledge for this long breaks its connection.
 constexpr int kUnacknowledgedMillis = 20000;
-// Who says nothing for this long is gRPC's to wait for.
+// A connection that says nothing for this long is handed to gRPC, which waits for it.
 constexpr std::chrono::seconds kFirstByteTime(1);
 
 // The store of PyTorch, which torchrun's agents meet at, begins each request with a small number,

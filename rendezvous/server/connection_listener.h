@@ -46,7 +46,7 @@ class ConnectionListener {
   //         kUnavailable: anything else.
   static absl::StatusOr<std::unique_ptr<ConnectionListener>> Listen(
       asio::io_context& loop, const asio::ip::tcp::endpoint& address, int max_descriptor);
-  // On a TCP socket that listens already.
+  // Listens on a TCP socket that listens already.
   //
   // Errors: kUnavailable.
   static absl::StatusOr<std::unique_ptr<ConnectionListener>> Adopt(asio::io_context& loop,
@@ -54,7 +54,7 @@ class ConnectionListener {
                                                                    int max_descriptor);
   ~ConnectionListener();
 
-  // On which it listens.
+  // The address it listens on.
   const asio::ip::tcp::endpoint& address() const { return address_; }
   // Once. Until then connections wait in the kernel.
   void Start(ListenerEvents events);

@@ -48,7 +48,7 @@ class ServerHandshake {
   const AgentKey& agent() const { return agent_; }
   StreamRole role() const { return role_; }
   bool answers_inquiries() const { return answers_inquiries_; }
-  // As it called itself; printable. Empty before hello.
+  // The name that the node gave itself; printable. Empty before hello.
   const std::string& node_name() const { return node_name_; }
 
  private:

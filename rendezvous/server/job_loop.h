@@ -32,7 +32,7 @@ class Attendee {
   virtual void Deliver(const StoreReply& reply) = 0;
   virtual void Deliver(const hangs::WatchOrder& order) = 0;
   virtual void Deliver(const StopAnswer& answer) = 0;
-  // Only to agents that AnswersInquiries.
+  // Called only for an agent that AnswersInquiries.
   virtual void Deliver(const Inquiry& inquiry) = 0;
   virtual void Deliver(const InquiryAnswer& answer) = 0;
   virtual bool AnswersInquiries() const = 0;

@@ -22,7 +22,7 @@ std::string Encode(const LogEnd& end);
 // None if `bytes` are not those that were written.
 std::optional<LogEnd> DecodeLogEnd(const std::string& bytes);
 
-// Where the salts are in the log.
+// The offset of the salts in the log.
 inline constexpr int kLogSaltsAt = 16;
 inline constexpr int kLogSaltsBytes = 8;
 

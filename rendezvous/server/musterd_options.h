@@ -16,7 +16,7 @@
 
 namespace muster::rendezvous {
 
-// Where agents look for it unless they are told (as torchrun does).
+// The port at which agents look for it unless they are told another (as torchrun does).
 inline constexpr int kDefaultPort = 29400;
 
 struct MusterdOptions {

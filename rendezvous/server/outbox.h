@@ -91,7 +91,7 @@ class Outbox {
   bool has_room() const { return bytes_ <= kPauseBytes; }
 
  private:
-  // Behind all that workers wait for.
+  // What observers get waits behind everything that workers wait for.
   std::optional<Message> PopForObservers() {
     if (!inquiries_.empty()) {
       Inquiry inquiry = std::move(inquiries_.front());

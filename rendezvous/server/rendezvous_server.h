@@ -29,7 +29,7 @@ class ConnectionListener;
 
 struct RendezvousServerOptions {
   ServerTerm term;  // 0: the wall clock's (TermOfStart)
-  // With durable state: the first term whose records were kept (JobTableOptions).
+  // The first term whose records were kept, with durable state (JobTableOptions).
   ServerTerm first_term;
   // Another server may have been at this endpoint before, whose agents come back: no round is
   // completed for a lease, so that none is formed beside one that runs.

@@ -148,8 +148,8 @@ absl::StatusOr<std::unique_ptr<RendezvousService>> RendezvousService::Start(
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kMinPingIntervalMillis);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // Without a probe of the bandwidth with nearly every message: it has an answer, and the answer is
-  // one more message.
+  // gRPC would probe the bandwidth with nearly every message: a probe has an answer, and the answer
+  // is one more message.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kReadAheadBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 2);
@@ -194,7 +194,7 @@ ListenerEvents RendezvousService::EventsOfListener() {
           }};
 }
 
-// From here on the descriptor is gRPC's.
+// Hands the descriptor over to gRPC.
 void RendezvousService::OnConnectionOnLoop(UniqueFd connection, const std::string& peer) {
   greeting_[peer] = MonoNow() + options_.handshake_timeout + kLookInterval;
   if (!std::exchange(is_looking_, true)) LookForWastedConnectionsOnLoop();

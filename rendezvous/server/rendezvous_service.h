@@ -52,7 +52,7 @@ struct ServiceEvents {
 
 struct ServiceOptions {
   TlsMode tls = TlsMode::kOn;
-  // From the connection to its first stream.
+  // The time that a connection has for its first stream.
   absl::Duration handshake_timeout = absl::Seconds(5);
 };
 

@@ -69,7 +69,7 @@ struct RoundShape {
   int world_size = 0;
 };
 
-// Where the workers of a round have their processes from.
+// How the workers of a round got their processes.
 struct WorkerStarts {
   int kept = 0;    // from the round before
   int forked = 0;  // by the warm process

@@ -12,7 +12,7 @@ namespace {
 using rendezvous::JobPhase;
 using rendezvous::JobState;
 
-// From then on a rank that says nothing is worth a word.
+// The silence of a rank from which on the page speaks of it.
 constexpr absl::Duration kSilenceShown = absl::Seconds(3);
 
 double Since(MonoTime then, MonoTime now) { return absl::ToDoubleSeconds(now - then); }

@@ -39,7 +39,7 @@ struct StatusPage {
   int members_left_out = 0;
 };
 
-// As many nodes as a page lists: those of whom there is most to say.
+// The most nodes that a page lists: those of whom there is most to say.
 inline constexpr size_t kNodesOnPageMax = 4096;
 
 // One line of `muster status` without a job.

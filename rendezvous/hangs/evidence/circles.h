@@ -1,10 +1,9 @@
-// Where ranks wait for each other in a circle: which of them has closed it.
+// Finds which of the ranks that wait for each other in a circle has closed it:
 //
-//   a rank went on to a collective without the send or receive for which another waits  -> that
-//   rank a rank is in a group's collective and not in the new_group that others are in        ->
-//   that rank two groups of the same ranks, used in opposite orders                       -> the
-//   fewer of them anything else                                                               ->
-//   nobody: all of them
+// - the rank that went on to a collective without the send or receive for which another waits;
+// - the rank that is in a group's collective and not in the new_group that others are in;
+// - of the ranks that use two groups of the same ranks in opposite orders, the fewer;
+// - in anything else none of them: all are named.
 //
 // Pure. Cost: linear in the circle's ranks and the members of its groups.
 #pragma once

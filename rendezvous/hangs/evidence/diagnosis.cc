@@ -429,7 +429,7 @@ class Detective {
     AddReasons(out);
   }
 
-  // By node.
+  // One entry per node of the graph: whether it is among `nodes`.
   std::vector<bool> Marked(const std::vector<int>& nodes) const {
     std::vector<bool> marked(graph_->num_nodes(), false);
     for (const int node : nodes) marked[node] = true;
@@ -531,7 +531,7 @@ class Detective {
     }
   }
 
-  // From a node back to itself.
+  // The shortest path from a node back to itself; empty if there is none.
   std::vector<int> CircleFrom(int from) const {
     std::vector<int> shortest;
     for (const int to : graph_->edges_of(from)) {

@@ -53,7 +53,7 @@ class GatheringWatch {
   std::vector<Gathering> gatherings_;
 };
 
-// Who is missing from each: another value than before once somebody has come.
+// The ranks that are missing from each: another value than before once somebody has come.
 std::vector<std::vector<int>> MissingAt(const std::vector<Gathering>& gatherings);
 
 // At the start, silences of ranks in `mute`, which tell nothing themselves and were watched for so

@@ -163,7 +163,7 @@ bool IsSameCall(const SameCall& a, const SameCall& b) {
          SignatureOf(a.operation) == SignatureOf(b.operation);
 }
 
-// Without what has been said of differences.
+// The last calls that are not among the differences, which have been said.
 std::string LastInWords(const AbortReport& report) {
   std::vector<std::string> parts;
   for (const SameCall& call : report.last) {

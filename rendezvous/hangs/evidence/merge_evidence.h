@@ -20,7 +20,7 @@ class EvidenceMerger {
 
   // Groups of one name and id are one: each part knows its own members of them.
   void Add(Evidence part);
-  // After all parts.
+  // Called after all parts were added.
   void Add(const std::vector<Gathering>& gatherings) { AddGatherings(gatherings, merged_); }
   const Evidence& merged() const { return merged_; }
 

@@ -61,7 +61,7 @@ class SilenceMeter {
   const absl::btree_map<int, absl::Duration>& mute() const { return mute_; }
   // Zero if nothing is known of it.
   absl::Duration SilenceOf(int rank) const;
-  // By rank.
+  // The silences of all ranks, sorted by rank.
   std::vector<RankSilence> Silences() const;
   // So long, or longer, nothing new is known of some rank.
   bool IsSomebodySilent(absl::Duration least) const;

@@ -21,7 +21,7 @@ class WaitGraph {
   // nothing, or a circle that nobody leaves. Nodes without any edge are none.
   std::vector<std::vector<int>> Ends() const;
 
-  // By node: whether one of `targets` can be reached from it (a target from itself).
+  // One entry per node: whether one of `targets` can be reached from it (a target from itself).
   std::vector<bool> Reach(const std::vector<int>& targets) const;
 
   // Nodes from `from` to the nearest of `targets`, both included; empty if there is no way.

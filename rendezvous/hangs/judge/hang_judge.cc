@@ -15,7 +15,7 @@ constexpr int kConfirmations = 3;
 constexpr absl::Duration kSilenceOfACircle = absl::Seconds(30);
 // Somebody may have stopped it for a look, and let it go on.
 constexpr absl::Duration kSilenceOfAStop = absl::Seconds(10);
-// Where nobody is seen to wait it may be a long computation.
+// A silence in which no rank is seen to wait may be a long computation.
 constexpr absl::Duration kSoftWhereNobodyWaits = absl::Minutes(2);
 // Who is waited for computes, reads or writes: a checkpoint, a first step that compiles.
 constexpr absl::Duration kSoftWhereTheyAreBusy = absl::Minutes(1);

@@ -27,7 +27,7 @@ void Append(std::vector<OrderTo> orders, JobWatch::Orders& out) {
 
 void JobWatch::StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime now) {
   StopRound();
-  // Also after a restart of the server an answer is told from one to an older question.
+  // The clock keeps an answer to an older question apart even after the server restarts.
   question_ =
       std::max(question_, static_cast<uint64_t>(absl::ToInt64Microseconds(now.since_zero())));
   next_question_ = now;

@@ -57,13 +57,13 @@ struct Spares {
 
 class JobWatch {
  public:
-  // In the order in which they are to be performed.
+  // Orders are performed in this order.
   using Orders = std::vector<std::variant<OrderTo, ReplaceNodes>>;
 
   // `nodes` are all members of `round`, by first rank. What was learned stays.
   void StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime now);
   void StopRound();
-  // As it is now; none before the first call.
+  // Takes what the job can do without now; that is nothing before the first call.
   void SetSpares(Spares spares) { spares_ = spares; }
   // The job's --shutdown_timeout; see TimesForLastCalls.
   void SetGrace(absl::Duration grace) { aborts_.SetGrace(grace); }

@@ -89,7 +89,7 @@ std::vector<GroupRows> Merge(const std::vector<ArrivalsAt>& nodes) {
   return out;
 }
 
-// Between the last two; on one node it is its own clock.
+// The error between the clocks of the last two ranks; none on one node, which has one clock.
 absl::Duration ErrorOf(const Row& row, const std::vector<ArrivalsAt>& nodes) {
   const size_t a = row.latest[0].node;
   const size_t b = row.latest[1].node;

@@ -22,7 +22,7 @@ class StacksQuestion {
   // `reports` are for ranks of the nodes asked, should their stacks not come.
   void Begin(uint64_t question, Round round, Verdict verdict, std::vector<RankReport> reports,
              MonoTime now);
-  // Only the node's own ranks count.
+  // Passes over ranks that are not the node's own.
   void Take(const WatchedNode& node, NodeStacks stacks);
 
   const Verdict& verdict() const { return verdict_; }

@@ -1,4 +1,4 @@
-// To whom the server speaks about hangs of a job.
+// The nodes to whose agents the server speaks about hangs of a job.
 //
 // Pure values.
 #pragma once

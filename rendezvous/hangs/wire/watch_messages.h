@@ -1,7 +1,7 @@
 // What agents and the judge of their job say to each other about hangs. Decided by JobWatch
 // (job_watch.h); on the wire: proto/watch.proto, by rendezvous/hangs/wire/watch_wire.h.
 //
-// At rest an agent says a few bytes with each renewal of its lease; everything else is asked for.
+// An agent at rest says a few bytes with each renewal of its lease; everything else is asked for.
 //
 // Pure values.
 #pragma once
@@ -151,7 +151,7 @@ struct NodeArrivals {
 using NodeWord =
     std::variant<NodeSummary, NodeDetails, NodeStacks, RankAborted, NodeLastCalls, NodeArrivals>;
 
-// In an order that names ranks.
+// The most ranks that an order names.
 inline constexpr size_t kRanksNamedMax = 4;
 
 struct AskDetails {

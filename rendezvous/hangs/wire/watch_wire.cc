@@ -191,7 +191,7 @@ void RankFields(Wire<proto::WatchDetails::Rank> wire, hangs::RankEvidence& rank,
             });
 }
 
-// As a whole or not at all: a rank that is left out would count as one that has come.
+// Ranks are told as a whole or not at all: one that is left out would count as one that has come.
 bool FitsIntoRuns(const std::vector<int>& ranks) {
   WireRuns runs;
   EncodeRuns(ranks, runs);
