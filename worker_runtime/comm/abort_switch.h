@@ -31,7 +31,7 @@ class AbortSwitch {
     base::MutexLock lock(mu_);
     acts_.erase(place);
   }
-  // For good.
+  // Throws the switch for good.
   void Throw(absl::string_view reason) {
     base::MutexLock lock(mu_);
     thrown_ = absl::AbortedError(reason);

@@ -27,7 +27,7 @@ OwnBackend Decode(absl::string_view said) {
   return {.asked = parts[0], .gpu = parts[1], .hindrance = parts[2]};
 }
 
-// Behind "rank 3 "; empty: nothing hinders it.
+// What hinders it, in words that follow "rank 3 "; empty: nothing.
 std::string HindranceOf(const OwnBackend& own) {
   return own.asked == kGloo ? "was told gloo" : own.hindrance;
 }

@@ -35,7 +35,7 @@ struct CallFamily {
   LaunchOrder order;
 };
 
-// Who a communicator is.
+// The group of a communicator, its rank in it, and what it shares with other communicators.
 struct Membership {
   std::string group = "world";
   uint32_t group_id = 0;  // tells groups of one name apart, see OperationRing::Group
@@ -183,7 +183,7 @@ class CallCommunicator : public Communicator {
   // Held while a call is given its number and handed to the backend, so that numbers are the order
   // of starting.
   base::Mutex issue_mu_;
-  // By CounterOf.
+  // The next number of each counter, keyed by CounterOf.
   std::map<std::pair<OperationKind, int>, int64_t> next_sequence_ ABSL_GUARDED_BY(issue_mu_);
   uint64_t chain_ ABSL_GUARDED_BY(issue_mu_) = 0;
 

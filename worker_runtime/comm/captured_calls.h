@@ -33,8 +33,8 @@ struct CapturedCall {
 // Threads: safe.
 class CaptureState {
  public:
-  // From now on calls of this thread are captured. Errors: kFailedPrecondition: they or another's
-  // are already.
+  // Captures calls of this thread from now on. Errors: kFailedPrecondition: they or another's are
+  // captured already.
   absl::Status Begin();
   // For every call, before anything else: whether it is captured. While another thread captures,
   // this one waits.

@@ -1,5 +1,5 @@
-// In which order a process hands collectives of different communicators to a backend that works on
-// streams of a device.
+// The order in which a process hands collectives of different communicators to a backend that works
+// on streams of a device.
 //
 // A collective occupies the device until all its ranks run it. If two communicators share ranks and
 // one rank starts A before B, another B before A, each may wait for room that the other holds, for

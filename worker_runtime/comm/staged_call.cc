@@ -19,14 +19,14 @@ absl::StatusOr<std::shared_ptr<StagedCompletion>> StagedCompletion::Make(
   const auto bytes = static_cast<size_t>(operation.bytes());
   staged->copies_.reserve(buffers.inputs.size() + 1);  // so that none moves
   staged->on_device_ = buffers.output;
-  // Only the root of a broadcast has anything to give.
+  // A broadcast takes data from its root alone.
   const bool gives = operation.kind != OperationKind::kBroadcast || operation.peer == rank;
   for (const void*& input : buffers.inputs) {
     std::vector<std::byte>& copy = staged->copies_.emplace_back(bytes * blocks.input);
     if (gives) {
       MUSTER_RETURN_IF_ERROR(device.Download(staged->lane_, input, copy.data(), copy.size()));
     }
-    // In place: backends know it by the pointers. A block of something larger has a copy of its
+    // Backends know a call in place by the pointers. A block of something larger has a copy of its
     // own.
     const bool is_whole = blocks.input == blocks.output;
     if (input == buffers.output && is_whole) staged->output_ = &copy;

@@ -23,7 +23,7 @@ struct LibraryAttention {
   bool same_bits = false;         // gradients have the same bits in every run
 };
 
-// In memory of the device; arrays as kernels/attention.h has them.
+// Arrays in memory of the device; they are laid out as kernels/attention.h has them.
 struct AttentionForwardArrays {
   const void* qkv = nullptr;
   void* out = nullptr;

@@ -1,4 +1,4 @@
-// Who computes attention on a device that is made.
+// Chooses what computes attention on a device that is being made.
 #include <string>
 #include <utility>
 

@@ -94,10 +94,10 @@ class CudaApi {
   virtual absl::StatusOr<absl::Duration> TimeOf(CudaStream stream,
                                                 absl::FunctionRef<void()> put) = 0;
 
-  // Without times.
+  // Creates an event that keeps no times.
   virtual absl::StatusOr<CudaEvent> CreateEvent() = 0;
   virtual absl::Status DestroyEvent(CudaEvent event) = 0;
-  // From now on the event stands for what is on the stream now.
+  // Makes the event stand for everything that is on the stream now.
   virtual absl::Status RecordEvent(CudaEvent event, CudaStream stream) = 0;
   // Waits until that has run; at once if it was never recorded.
   virtual absl::Status SynchronizeEvent(CudaEvent event) = 0;
@@ -114,7 +114,7 @@ class CudaApi {
   virtual absl::StatusOr<CudaGraph> EndCapture(CudaStream stream) = 0;
   // All of it as one piece of work on the stream, with the arguments of its capture.
   virtual absl::Status LaunchGraph(CudaGraph graph, CudaStream stream) = 0;
-  // After its last launch has run.
+  // Called after the last launch of the graph has run.
   virtual absl::Status DestroyGraph(CudaGraph graph) = 0;
 };
 

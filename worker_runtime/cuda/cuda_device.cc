@@ -41,8 +41,8 @@ class CudaDevice::DeviceEvent final : public Event {
  public:
   DeviceEvent(const CudaDevice& device, CudaEvent event)
       : device_(device), events_(device.events_), event_(event) {}
-  // Who was held up by it stays so: CUDA looks at what an event stands for when the wait is put
-  // there.
+  // A queue that was held up by it stays so: CUDA looks at what an event stands for when the wait
+  // is put there.
   ~DeviceEvent() override {
     base::MutexLock lock(events_->mu);
     if (event_.handle != nullptr) events_->free.push_back(event_);

@@ -69,7 +69,7 @@ class CudaDevice final : public Device {
   // What `attention` has not: whether our kernels do it, which is said once, or it is a failure,
   // which is kept.
   bool DoesWithout(const absl::Status& refusal) const;
-  // For what this thread puts there next.
+  // The stream of `queue`. Makes the device current for what this thread puts there next.
   CudaStream stream(const Queue& queue) const {
     Keep(cuda().MakeCurrent());
     return streams_[static_cast<size_t>(queue.lane())];
@@ -98,7 +98,7 @@ class CudaDevice final : public Device {
   const std::unique_ptr<Staging> staging_;
   const std::unique_ptr<GeluWays> gelu_ways_;
   const std::unique_ptr<const Device> meta_;  // where attention is a library's
-  // For queues that bring no memory.
+  // The memory of queues that bring none.
   std::array<std::unique_ptr<TensorPool>, kNumLanes> pools_;
 
   // Events are used again, and may be dropped after the device: calls of communicators hold some.

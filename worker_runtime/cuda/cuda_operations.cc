@@ -158,7 +158,7 @@ struct CudaKernels : BytesOfCuda {
     Keep(queue,
          cuda::Scale<T>(StreamOf(queue), At<T>(factor), At<T>(x), At<T>(out), out.num_elements()));
   }
-  // As a product of the device.
+  // Describes the product and its operands to the device.
   static CudaProduct Of(Product p, const Tensor& a, const Tensor& b, const Tensor& c) {
     MUSTER_CHECK(a.dtype() == kType && b.dtype() == kType);
     return {.m = p.m,

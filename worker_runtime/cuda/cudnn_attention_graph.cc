@@ -46,7 +46,7 @@ class Builder {
     return graph.Add({.name = name, .mode = mode, .x = x});
   }
 
-  // Where the key comes after the query: kMasked.
+  // Puts kMasked where the key comes after the query.
   Value Causal(Value scores) {
     const Value masked = graph.Scalar("masked", kMasked);
     const auto index = [&](const char* name, int64_t axis) {

@@ -55,7 +55,7 @@ cudaMemcpyKind KindOf(CopyDirection direction) {
   return cudaMemcpyDefault;
 }
 
-// As nvidia-smi writes it.
+// Writes a UUID in the form that nvidia-smi uses.
 std::string ToString(const CUuuid& uuid) {
   const std::string hex = absl::BytesToHexString(absl::string_view(uuid.bytes, sizeof(uuid.bytes)));
   const auto part = [&hex](size_t from, size_t digits) { return hex.substr(from, digits); };

@@ -11,7 +11,8 @@
 namespace muster {
 namespace {
 
-// From then on a copy waits for an earlier one rather than take more; but each size has a place.
+// The bytes from which on a copy waits for an earlier one rather than take more; but each size has
+// a place.
 constexpr size_t kMostBytes = 64 << 20;
 // In each stream the place that was used first is free first; the lanes of a device have that many.
 // Were all places asked, a host that is far ahead of its GPU would ask thousands for each copy.

@@ -13,7 +13,7 @@
 namespace muster {
 namespace {
 
-// From here on torch.randperm draws 64 bits at a time.
+// The number of examples from which on torch.randperm draws 64 bits at a time.
 constexpr int64_t kExamplesEnd = 4294967295 / 20;
 
 absl::Status Validate(const DistributedSamplerOptions& options, int64_t samples, int64_t epoch) {

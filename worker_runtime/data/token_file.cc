@@ -69,7 +69,7 @@ struct OpenedFile {
 absl::StatusOr<OpenedFile> OpenRegular(const std::string& path) {
   int fd;
   do {
-    // Without O_NONBLOCK a pipe would be waited for; it changes nothing for files.
+    // Without O_NONBLOCK, a pipe would be waited for; it changes nothing for files.
     fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   } while (fd < 0 && errno == EINTR);
   if (fd < 0) return CannotOpen(path, errno);

@@ -42,7 +42,7 @@ class BatchFeed {
   std::vector<double> TargetsThatCount() const;
   // What makes a step on them like another.
   StepShape Shape() const;
-  // On the device.
+  // The bytes reserved on the device.
   int64_t bytes_reserved() const { return static_cast<int64_t>(pool_.usage().bytes_reserved); }
 
  private:

@@ -64,7 +64,7 @@ void RankState::AllocateValues(bool frozen) {
     shards.push_back(bucket.owned);
     if (program_.secondary.size > 1) kept.push_back(SecondaryBlocks(static_cast<int>(b)));
   }
-  // Where none is gathered a parameter that learns may lie in two buckets.
+  // Where none is gathered, a parameter that learns may lie in two buckets.
   if (shards.empty() && !frozen) whole = StageRanges();
   const DType dtype = program_.types.parameters;
   const int64_t arena = program_.gathered_blocks[frozen];

@@ -84,7 +84,7 @@ class RankState {
   Tensor UnreducedPlace(int64_t place, int64_t num_blocks) const {
     return PlaceIn(unreduced_arena_, place, num_blocks);
   }
-  // Where the head of a bucket is kept until the bucket that has its block is reduced.
+  // The place that keeps the head of a bucket until the bucket that has its block is reduced.
   Tensor HeadPlace(const plan::Bucket& bucket) const {
     return UnreducedPlace(bucket.head_place, 1).Slice(0, {bucket.head_elements});
   }

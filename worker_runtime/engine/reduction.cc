@@ -262,7 +262,7 @@ Work Reduction::StartLoss(const plan::SumLoss& sum) {
   return Sum(sum.exchange, roots, program_.leaves_per_rank());
 }
 
-// Only one of the ranks that hold the sum gives it.
+// One of the ranks that hold the sum gives it; the others give zeros.
 Work Reduction::StartShareLoss(const plan::ShareLoss& share) {
   const int result = program_.sums.root_slots.front();
   if (program_.rank != share.giver) {

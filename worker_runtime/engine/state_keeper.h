@@ -64,7 +64,7 @@ class StateKeeper {
     int rank = 0;
     std::string name;                               // for people
     absl::StatusOr<checkpoint::TrainingState> own;  // what the rank has; of no use on the others
-    // On the rank alone: fills `memory`.
+    // Called on the rank alone: fills `memory`.
     absl::FunctionRef<absl::Status(const StateArray& array, const Tensor& memory)> read;
   };
 

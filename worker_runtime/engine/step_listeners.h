@@ -1,4 +1,4 @@
-// Who is told of what an engine does as it does it.
+// The listeners that are told of what an engine does as it does it.
 //
 // Threads: compatible; listeners are called on the thread of Step.
 #pragma once

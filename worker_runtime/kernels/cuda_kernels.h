@@ -210,7 +210,7 @@ using kernels::UpdateDecision;
 using kernels::UpdateRun;
 using kernels::UpdateSettings;
 
-// From the last decision to this one (update_decision.h).
+// Replaces the last decision in `decision` by this one (update_decision.h).
 LaunchError DecideUpdate(StreamHandle stream, const UpdateSettings& settings, GradientTotals totals,
                          UpdateDecision* decision);
 

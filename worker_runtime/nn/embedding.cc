@@ -46,7 +46,7 @@ Activation Embedding::Forward(Tape& tape, const TokenBatch& batch, int64_t first
         absl::StrCat(positions_.name(), ": a sequence of ", first_position + batch.sequence,
                      " tokens is longer than the context of ", positions_.shape()[0]));
   }
-  // On a device without elements there is nothing to read.
+  // A device without elements has nothing to read.
   if (tape.pool().device().has_elements()) {
     if (const absl::Status fit = ValidateTokens(batch, tokens_.shape()[0]); !fit.ok()) {
       return tape.Refuse(absl::StrCat(tokens_.name(), ": ", fit.message()));

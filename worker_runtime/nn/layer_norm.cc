@@ -26,7 +26,7 @@ struct Recorded {
     if (!is_made) Backward(tape, dy, false, true);
   }
 
-  // In one pass what is asked for and learns.
+  // Computes the gradients that are asked for and learn, in one pass.
   void Backward(Tape& tape, const Tensor& dy, bool of_input, bool of_weights) const {
     of_input = of_input && slot != Activation::kNoGradient;
     of_weights = of_weights && !(gamma.frozen() && beta.frozen());

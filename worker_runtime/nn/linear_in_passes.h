@@ -8,7 +8,7 @@
 
 namespace muster {
 
-// As the operations of those names; between two kernels numbers are rounded to the type of the
+// The operations of those names; between two kernels numbers are rounded to the type of the
 // tensors.
 struct LinearInPasses {
   static void LinearForward(Queue& queue, Operations::Linear in, const Tensor& residual,

@@ -11,7 +11,7 @@
 
 namespace muster {
 
-// Who computes attention in 16 bits (muster/cuda_device.h).
+// What computes attention in 16 bits (muster/cuda_device.h).
 enum class GpuAttention { kOwn, kLibrary, kLibrarySameBits };
 
 // A meta device (Device::Meta) whose layers go the ways of a GPU's, and whose kernels take what

@@ -60,7 +60,7 @@ class ConfigReading {
   // The value at a path; null if it is not there, is null, or was passed over.
   const ConfigNode* Find(absl::string_view path) const;
   bool IsAuto(absl::string_view path) const;
-  // At a path that Walk has checked; `otherwise` if it is not there or "auto".
+  // The value at a path that Walk has checked; `otherwise` if it is not there or "auto".
   int64_t Whole(absl::string_view path, int64_t otherwise) const;
   std::string Text(absl::string_view path, const std::string& otherwise) const;
   bool Bool(absl::string_view path) const;

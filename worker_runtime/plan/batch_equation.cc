@@ -67,7 +67,7 @@ absl::Status Unsolvable(const BatchSizes& asked, int64_t replicas) {
 absl::StatusOr<BatchSizes> SolveBatch(const BatchSizes& asked, int64_t replicas) {
   BatchSizes solved = asked;
   if (asked.micro == 0 && asked.accumulation == 0) solved.accumulation = 1;
-  // At most one of the two is open now.
+  // No more than one of the two is open now.
   int64_t& open = solved.micro == 0 ? solved.micro : solved.accumulation;
   const bool is_open = open == 0;
   const int64_t known = std::max<int64_t>(solved.micro, 1) *

@@ -1,4 +1,4 @@
-// From a plan to the program of a rank.
+// Compiles a plan to the program of a rank.
 //
 // Threads: pure.
 #pragma once

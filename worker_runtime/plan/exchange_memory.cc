@@ -13,7 +13,7 @@ namespace {
 // How the ranks of a call send to each other: comm/gloo/gloo_collectives.cc.
 enum class Route : uint8_t { kRing, kDoubling, kDirect };
 
-// In which it is added.
+// The bytes of an element in the type in which it is added.
 int64_t WideBytes(DType dtype) {
   const bool is_narrow = dtype == DType::kBf16 || dtype == DType::kF16;
   return is_narrow ? BytesOf(DType::kF32) : BytesOf(dtype);

@@ -26,7 +26,7 @@ void GradientReductions::ReduceWhatIsComplete(const PlannedPass& pass, size_t us
       });
     };
     if (is_used(use, pass.end_use) || !draft_.IsOfStage(b) || is_reduced_[b]) continue;
-    // Not used at all: with the end of the pass.
+    // A bucket that the pass does not use at all is reduced at its end.
     if (!is_used(pass.first_use, use) && at.entry != kNone) continue;
     is_reduced_[b] = true;
     Add(static_cast<int>(b), pass.micro_batch(), at);

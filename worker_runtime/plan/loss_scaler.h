@@ -37,7 +37,7 @@ class LossScaler {
   // kAtLowest.
   Verdict Judge(bool overflow);
 
-  // For checkpoints. Loading what another kind of scaling saved changes nothing.
+  // The state that a checkpoint keeps. Loading what another kind of scaling saved changes nothing.
   std::map<std::string, std::string> Save() const;
   // Errors: kInvalidArgument: not what Save of this kind gave (names the first field).
   absl::Status Load(const std::map<std::string, std::string>& saved);

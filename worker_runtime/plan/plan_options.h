@@ -22,7 +22,7 @@ struct BatchSizes {
   friend bool operator==(const BatchSizes&, const BatchSizes&) = default;
 };
 
-// Where states are to rest between their uses.
+// The places where states are to rest between their uses.
 struct OffloadOptions {
   Residency optimizer = Residency::kDevice;
   Residency parameters = Residency::kDevice;

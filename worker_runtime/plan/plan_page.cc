@@ -436,7 +436,7 @@ absl::Status CheckOffload(const PlanOptions& options, const PlanPageInput* job) 
   const auto check = [&](absl::string_view option, Residency residency,
                          Arena arena) -> absl::Status {
     const bool to_host = residency == Residency::kCpu;
-    // On the host as a device its memory is where states are already.
+    // If the host is the device, its memory is where states are already.
     if (residency == Residency::kDevice || (on_host && to_host)) return absl::OkStatus();
     const std::string held =
         job == nullptr

@@ -25,7 +25,7 @@ struct GivenValue {
   std::string source;
 };
 
-// Where what is planned comes from.
+// The sources of what is planned.
 struct PlanSources {
   std::vector<GivenValue> given;
   std::map<std::string, std::string>

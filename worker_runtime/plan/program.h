@@ -229,7 +229,7 @@ struct Shards {
 
   // Blocks of the largest shard of so many.
   int64_t LargestOf(int64_t blocks) const { return (blocks + size - 1) / size; }
-  // With the padding that makes shards alike.
+  // The blocks of all shards of so many, with the padding that makes shards alike.
   int64_t PaddedOf(int64_t blocks) const { return LargestOf(blocks) * size; }
 };
 

@@ -36,7 +36,7 @@ class ProgramCompiler {
   // The rank of the world whose sum it is.
   int GiverOfLoss() const;
 
-  // Where no rank has the whole gradient. Of replicas that have the same part one gives its
+  // Whether no rank has the whole gradient. Of replicas that have the same part one gives its
   // squares.
   bool AddsSquares() const;
   // The CLIP behind it.

@@ -84,7 +84,7 @@ class Moments {
       const int index = static_cast<int>(i);
       std::vector<size_t>& begin = before_[First(index)];
       for (const int other : action.after) begin.push_back(Last(other));
-      // As far as what it touches is concerned.
+      // The BACKWARD is over by then for the memory that a REDUCE touches.
       if (const int of = BackwardOf(action); of != kNone) begin.push_back(Last(of));
       // What came before that use is over.
       if (action.at.pass != kNone) begin.push_back(First(action.at.pass) + action.at.entry);
@@ -116,7 +116,7 @@ class Moments {
   std::vector<uint64_t> reach_;  // [count_][words_]
 };
 
-// Where an UNSHARD puts a bucket.
+// The blocks of the arena that an UNSHARD puts a bucket into.
 BlockRange PlaceOf(const Unshard& unshard, const Program& program) {
   const Shards& shards = unshard.secondary ? program.secondary : program.shards;
   const int64_t blocks = program.buckets[unshard.bucket].blocks.num_blocks();
@@ -166,7 +166,7 @@ class Accesses {
   }
   void Touch(size_t moment, Memory memory, bool writes) { Touch(moment, memory, {0, 1}, writes); }
 
-  // Where the gradients of a bucket are on their way.
+  // The blocks that the gradients of a bucket take while they are on their way.
   BlockRange Unreduced(int64_t place, int bucket) const {
     const Bucket& its = program_.buckets[bucket];
     return {place, place + HeadBlocks(its) + program_.shards.PaddedOf(its.blocks.num_blocks())};

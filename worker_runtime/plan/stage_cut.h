@@ -1,4 +1,4 @@
-// Where a row of units is cut into the stages of a pipeline, and by what they cost.
+// Cuts a row of units into the stages of a pipeline, by what they cost.
 //
 // Threads: pure.
 #pragma once

@@ -28,7 +28,7 @@ inline constexpr int64_t kCallBytes = 32;
 // Threads: thread-compatible.
 class StagingBlocks {
  public:
-  // Between calls.
+  // The most bytes that are kept between calls.
   static constexpr int64_t kMostKept = int64_t{64} << 20;
 
   // The number of a block of at least so many bytes, which stays taken until GiveBackAll.

@@ -39,7 +39,7 @@ class UnitGathers {
   // Gathers what the unit has in shards.
   void AddUnshardsOf(int unit, Point at);
   void AddUnshardOf(int bucket, Point at);
-  // Before use `use`.
+  // Gives up what the unit has gathered; `use` is the next use of any unit, if any.
   void AddReshardsOf(int unit, size_t use, Point at, int after_pass);
   void AddReshard(int bucket, bool comes_again, Point at, int after_pass);
   ArenaLayout& ArenaOf(int bucket) { return arenas_[draft_.program.buckets[bucket].frozen]; }

@@ -46,7 +46,7 @@ struct Runtime::State {
   bool survives ABSL_GUARDED_BY(mu) = false;
   std::map<std::string, int> num_communicators ABSL_GUARDED_BY(mu);  // by group
 
-  // For the next communicator of all ranks by that name.
+  // The request for the next communicator of all ranks that has this name.
   comm::BackendRequest NewRequest(const std::string& group, const CommunicatorOptions& options);
 };
 

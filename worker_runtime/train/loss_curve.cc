@@ -153,7 +153,7 @@ std::string Cell(const Canvas& canvas, bool unicode, int column, int row) {
   return canvas.IsSet(column, row) ? "*" : " ";
 }
 
-// As many digits behind the point as multiples of `distance` need.
+// Writes a loss with as many digits behind the point as multiples of `distance` need.
 std::string LossLabel(double value, double distance) {
   const int digits = std::clamp(static_cast<int>(-std::floor(std::log10(distance) + 1e-9)), 1, 6);
   return absl::StrFormat("%.*f", digits, value);

@@ -48,7 +48,7 @@ class ProgressLine {
 
   const ProgressOptions options_;
   const int64_t steps_per_line_;
-  // Since the line before.
+  // The time and the sums since the line before.
   MonoTime since_;
   double loss_sum_ = 0;
   int64_t loss_tokens_ = 0;  // of the steps whose loss counts

@@ -16,7 +16,8 @@
 namespace muster::train {
 namespace {
 
-// Until somebody has said that the round is over: longer than the lease of a node that is gone.
+// The time in which somebody must have said that the round is over: longer than the lease of a node
+// that is gone.
 constexpr absl::Duration kPatience = absl::Seconds(30);
 // The part of kPatience before it says that it waits.
 constexpr absl::Duration kSilence = absl::Seconds(3);
@@ -26,8 +27,8 @@ constexpr absl::Duration kSilence = absl::Seconds(3);
 std::optional<int> TrainInRound(Runtime& runtime, const TrainOptions& options,
                                 TrainingSoFar& so_far, absl::Status& failure) {
   if (options.survive) runtime.SurviveRounds();
-  // Before its first step a job ends where it is told to. In a later round there is state that only
-  // the other ranks have: this one stays until it is saved.
+  // Before its first step, a job ends where it is told to. In a later round there is state that
+  // only the other ranks have: this one stays until it is saved.
   std::optional<StopSignal> asked;
   if (options.survive && runtime.restart_count() > 0) asked.emplace();
   Trainer trainer(runtime, options, std::move(so_far));

@@ -18,7 +18,7 @@
 
 namespace muster::train {
 
-// At most one at a time in a process.
+// A process has at most one at a time.
 //
 // Threads: thread-compatible.
 class StopSignal {
@@ -30,7 +30,7 @@ class StopSignal {
 
   // The first signal that came, or 0; until the next StopSignal.
   int received() const;
-  // From now on both signals end the process again.
+  // Lets both signals end the process again.
   void Release();
 };
 

@@ -28,7 +28,7 @@ using command_line::ParseText;
 
 constexpr int64_t kMaxCount = int64_t{1} << 48;
 
-// Between nodes: https://github.com/NVIDIA/nccl/issues/2389.
+// The hang is between nodes: https://github.com/NVIDIA/nccl/issues/2389.
 constexpr char kHangOfRegisteredBuffers[] =
     "NVIDIA/nccl issue 2389: large calls on network-registered buffers after small ones may hang "
     "until NCCL 2.32u1";
@@ -142,7 +142,8 @@ Grammar TrainGrammar(TrainOptions& out) {
   return grammar;
 }
 
-// For the ranks that there are now; those of a later round are looked at as it begins.
+// Checks the batch for the ranks that there are now; those of a later round are looked at as it
+// begins.
 absl::Status CheckBatch(plan::PlanOptions options, const plan::ConfigView& files) {
   const auto fact = files.facts.find("world_size");
   int world_size = 0;

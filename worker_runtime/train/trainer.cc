@@ -35,7 +35,7 @@ namespace {
 // GPT-2's end-of-text token, after which a text begins.
 constexpr int32_t kGpt2TextStart = 50256;
 
-// In the metadata of a checkpoint of adapters: the model beneath them.
+// The key of the model beneath adapters in the metadata of their checkpoint.
 constexpr char kBase[] = "base";
 
 // How often, and how long, what has been trained is offered to a rendezvous that is out of reach.
@@ -280,7 +280,7 @@ absl::Status Trainer::BuildModel() {
   return absl::OkStatus();
 }
 
-// With --quiet too: it tells of a loss.
+// Prints with --quiet too: it tells of a loss.
 void Trainer::PrintPassedOver(const Engine::Loaded& loaded) const {
   for (const std::string& why : loaded.passed_over) {
     Console(runtime_.rank() == 0).Print(absl::StrCat("passed over: ", why, "\n"));

@@ -44,8 +44,8 @@ class Trainer {
   // `signal` asks for the end, and is released with the last step.
   absl::StatusOr<int> Run(StopSignal& signal);
 
-  // After SetUp or Run has failed with `failure`: ends the communicator with it and lets go of
-  // everything that is of this round. The trainer is of no further use.
+  // Called after SetUp or Run has failed with `failure`: ends the communicator with it and lets go
+  // of everything that is of this round. The trainer is of no further use.
   TrainingSoFar LetGo(const absl::Status& failure);
 
  private:

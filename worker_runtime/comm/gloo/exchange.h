@@ -33,7 +33,7 @@ uint64_t SlotOf(SlotClass slot_class, const Operation& operation, uint32_t index
 // Threads: one, but for most().
 class ScratchMemory {
  public:
-  // Not cleared. Stays until GiveBackAll.
+  // The memory is not cleared. It stays until GiveBackAll.
   uint8_t* Take(size_t bytes);
   void GiveBackAll();
 
@@ -60,7 +60,7 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  // Before the first message to or from any of `peers`: all of the operation's.
+  // Called before the first message to or from any of `peers`, all of the operation's.
   absl::Status Reach(absl::Span<const int> peers);
 
   // The memory must stay until WaitForSends, or the end of the exchange; Scratch and the call's own

@@ -62,7 +62,7 @@ std::vector<int> Others(int rank, int size) {
   return out;
 }
 
-// Without the neighbours on the ring.
+// The peers that `op` needs beside the neighbours on the ring, which PeersOf adds.
 std::vector<int> FarPeersOf(const Operation& op, int rank, int size) {
   switch (op.kind) {
     case OperationKind::kAllReduce:

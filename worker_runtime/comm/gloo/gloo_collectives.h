@@ -23,7 +23,7 @@ struct CollectiveContext {
   int left() const { return (rank + size - 1) % size; }
 };
 
-// Where a flat range of elements is cut into one block per rank; blocks differ by at most one
+// The cut of a flat range of elements into one block per rank; blocks differ by at most one
 // element.
 struct Blocks {
   int64_t count = 0;

@@ -63,7 +63,7 @@ class GlooCommunicator final : public CallCommunicator {
                                                           const std::vector<int>& members,
                                                           const std::string& path) override;
 
-  // On a lane's thread.
+  // Called on the lane's thread.
   void Run(Lane& lane, const Call& call);
   absl::Status RunOnLane(Exchange& exchange, const Call& call);
   absl::Status RunCollectiveOnLane(Exchange& exchange, const Call& call);
@@ -80,7 +80,7 @@ class GlooCommunicator final : public CallCommunicator {
   std::unique_ptr<ControlChannel> control_;  // last to be set, first to end
 
   mutable base::Mutex lanes_mu_;
-  // By kind (collectives as barrier) and peer.
+  // Keyed by kind (collectives as barrier) and peer.
   std::map<std::pair<OperationKind, int>, std::unique_ptr<Lane>> lanes_ ABSL_GUARDED_BY(lanes_mu_);
   bool failed_ ABSL_GUARDED_BY(lanes_mu_) = false;  // lanes made later start interrupted
 };

@@ -101,7 +101,7 @@ constexpr auto kNoTimeout = std::chrono::hours(24 * 365);
 
 // Gloo multiplies the time-out of a pair by five while it connects.
 constexpr auto kNoConnectTimeout = std::chrono::hours(24);
-// For writing an address.
+// The time that writing an address to the store may take.
 constexpr absl::Duration kStoreTime = absl::Seconds(30);
 
 // How long a wait goes on before it looks whether its peer is still there.
@@ -184,7 +184,7 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
     }
   }
 
-  // For a base that is larger than its header says: see not_shipped/gloo/common/memory.h.
+  // The base may be larger than its header says: see not_shipped/gloo/common/memory.h.
   [[maybe_unused]] std::byte room_[256];
 };
 

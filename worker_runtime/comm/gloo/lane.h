@@ -25,9 +25,9 @@ class Lane {
   // False if the queue is full; the call is untouched then.
   bool Push(Call& call);
 
-  // Where its thread waits.
+  // The point at which its thread waits.
   WaitPoint& wait_point() { return wait_point_; }
-  // Its thread's.
+  // The scratch memory of its thread.
   ScratchMemory& scratch() { return scratch_; }
 
  private:

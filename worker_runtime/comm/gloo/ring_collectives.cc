@@ -28,7 +28,7 @@ class Chunks {
   uint32_t Index(int step, int64_t chunk) const {
     return static_cast<uint32_t>(step * per_block_ + chunk);
   }
-  // In elements from the block's begin.
+  // The offset of a chunk from the beginning of its block, in elements.
   int64_t begin(int block, int64_t chunk) const {
     const int64_t elements = blocks_.num_elements(block);
     return elements / per_block_ * chunk + elements % per_block_ * chunk / per_block_;

@@ -1,4 +1,5 @@
-// Where the ranks of a loopback group meet. The last one to arrive at an operation runs it for all.
+// The meeting place of the ranks of a loopback group. The last one to arrive at an operation runs
+// it for all.
 #pragma once
 
 #include <map>

@@ -130,7 +130,7 @@ class NcclCommunicator final : public CallCommunicator {
   Registrations registrations_;
 
   base::Mutex lanes_mu_;
-  // By kind (collectives as barrier) and peer.
+  // Keyed by CounterOf.
   std::map<std::pair<OperationKind, int>, std::unique_ptr<NcclLane>> lanes_
       ABSL_GUARDED_BY(lanes_mu_);
 };

@@ -25,7 +25,7 @@ struct NcclLaneOptions {
   int rank = 0;
   int size = 1;
   int peer = 0;  // of sends and receives
-  // In which its calls stand; null: in none.
+  // The order in which its calls stand; null: none.
   std::shared_ptr<LaunchOrder> order;
   // A failure revokes its NCCL communicator, so that another can be shrunk from it, instead of
   // aborting it; but where calls of it have been captured.

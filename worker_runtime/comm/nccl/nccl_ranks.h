@@ -63,7 +63,7 @@ class NcclRanks {
   // Aborts unless it was closed.
   ~NcclRanks();
 
-  // For DecideShrink: can be shrunk once it has been revoked.
+  // What DecideShrink needs of it, which can be shrunk once it has been revoked.
   FormerPlace place() const;
 
   ncclComm_t get() const { return comm_; }
@@ -88,7 +88,7 @@ class NcclRanks {
  private:
   NcclRanks(std::shared_ptr<const NcclLibrary> library, ncclComm_t comm, FormerPlace place);
 
-  // Until NCCL has done what was last called. `late`: what is said at the deadline.
+  // Waits until NCCL has done what was last called. `late`: what is said at the deadline.
   absl::Status AwaitReady(const NcclRanksOptions& options, absl::string_view late) const;
   absl::Status AwaitQuiet(MonoTime deadline) const;
 

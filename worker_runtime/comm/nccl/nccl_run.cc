@@ -107,7 +107,7 @@ absl::Status NcclRun::FollowQueue() {
   return absl::OkStatus();
 }
 
-// Behind the last that is put on the stream.
+// Called behind the last work of the call that is put on the stream.
 absl::Status NcclRun::LetQueuesFollow() {
   if (call_.on_stream == nullptr) return absl::OkStatus();
   void* const finished = call_.on_stream->finished().native();

@@ -13,7 +13,7 @@
 
 namespace muster::comm {
 
-// Where operations of one NCCL communicator run.
+// The ranks and the stream that operations of one NCCL communicator run on.
 struct NcclPlace {
   const NcclRanks& ranks;
   DeviceStream& stream;

@@ -21,7 +21,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free &&
 //
 // Threads: safe, in any process.
 struct alignas(64) Bell {
-  // To be read before looking whether what one waits for is there.
+  // Must be called before looking whether what is awaited is there.
   uint32_t Listen() const { return rings.load(std::memory_order_seq_cst); }
   void Ring();
   // Returns once it has rung since Listen gave `heard`, at the latest after `most`; false: it has
@@ -74,7 +74,7 @@ class ByteRing {
     if (used > first) take(bytes_, used - first);
     counters_->read.store(position + size, std::memory_order_release);
   }
-  // Without taking them. `size` of at most available() and kGrain.
+  // Copies the next bytes without taking them. `size` is at most available() and kGrain.
   void Peek(void* into, size_t size) const;
 
  private:

@@ -78,12 +78,13 @@ class ShmLinks {
   static absl::StatusOr<std::unique_ptr<ShmLinks>> Create(int self, int num_members);
   ~ShmLinks();
 
-  // For the others' Attach.
+  // The address that the other members give to their Attach.
   const std::string& address() const { return members_[self_].segment->address(); }
   // Errors: kUnavailable: this process cannot map that one's memory.
   absl::Status Attach(int member, absl::string_view address);
 
-  // As GlooMesh::Send and Receive. A send is done when the receiver has taken its last byte.
+  // They send and receive as GlooMesh does. A send is done when the receiver has taken its last
+  // byte.
   std::unique_ptr<ShmTransfer> Send(int member, Stream stream, uint64_t slot, const void* data,
                                     size_t bytes);
   std::unique_ptr<ShmTransfer> Receive(int member, Stream stream, uint64_t slot, void* data,

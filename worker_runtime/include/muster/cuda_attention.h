@@ -1,4 +1,4 @@
-// Who computes attention on a GPU.
+// The ways to compute attention on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace muster {
 
-// In bf16 and f16; in f32 our kernels do. One of them computes both passes of a layer.
+// What computes attention in bf16 and f16; in f32 our kernels do. One of them computes both passes
+// of a layer.
 enum class CudaAttention : uint8_t {
   kOwn,    // our kernels
   kCudnn,  // cuDNN: without it no device is opened, and a layer that it has not is a failure

@@ -54,7 +54,7 @@ struct StepTimes {
   absl::Duration update;    // norm and optimizer
   absl::Duration gather;    // of forward and backward: for parameters that were gathered
   absl::Duration total;
-  // For how long at least one reduction was under way; 1 - wait / communication was hidden.
+  // The time in which at least one reduction was under way; 1 - wait / communication was hidden.
   absl::Duration communication;
 };
 
@@ -327,7 +327,7 @@ class Engine {
     std::map<std::string, std::string> metadata;  // the caller's, of Save
     std::map<std::string, std::string> plan;      // Describe() of the plan that it was trained with
     std::string arrays_sha256;  // of LoadBase: over the names of its arrays and their checksums
-    // On rank 0: a sentence for each newer checkpoint that was passed over.
+    // A sentence for each newer checkpoint that was passed over, on rank 0.
     std::vector<std::string> passed_over;
   };
   absl::StatusOr<Loaded> Load(const std::string& directory);

@@ -33,7 +33,7 @@ class GptBlock final : public Layer {
  public:
   GptBlock(const Scope& scope, const GptConfig& config, const GptAdapters& adapters = {});
   Activation Forward(Tape& tape, const Activation& x) const override;
-  // For text that grows token by token; see CausalAttention::ForwardCached.
+  // Serves text that grows token by token; see CausalAttention::ForwardCached.
   Activation ForwardCached(Tape& tape, const Activation& x, KeyValueCache& cache) const;
 
  private:

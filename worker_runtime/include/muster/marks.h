@@ -81,7 +81,7 @@ static inline struct muster_board_head* muster_open_board(void) {
   return NULL;
 }
 
-// From now on this rank is in `phase` of step `step` (from 0).
+// Says that this rank is in `phase` of step `step` (from 0) from now on.
 static inline void muster_mark(int64_t step, enum muster_phase phase) {
   static struct muster_board_head* board;
   static int is_open;

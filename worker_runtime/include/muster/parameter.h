@@ -158,7 +158,8 @@ class ParameterStore {
   // Clears the gradients that nothing was written to, so that all memory is meaningful.
   void ZeroUnwritten(Queue& queue);
 
-  // Where an engine gives parameters their memory; it outlives the store. Null: on the host.
+  // The device on which an engine gives parameters their memory; it outlives the store. Null: the
+  // host.
   void PlaceOn(const Device* device) { device_ = device; }
   const Device* device() const { return device_; }
 

@@ -51,7 +51,7 @@ struct ModelInput {
 using UnitModel = std::function<absl::StatusOr<StageOutput>(
     Tape& tape, UnitRange units, const ModelInput& input, const Activation& received)>;
 
-// Where a model is cut. Engine::Create finds it out from a UnitModel.
+// The cut of a model into stages. Engine::Create finds it out from a UnitModel.
 struct PipelineCut {
   // [stages]: of each stage, the first of its units; 0 comes first.
   std::vector<int> first_units = {0};

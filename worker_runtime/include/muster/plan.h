@@ -29,7 +29,7 @@ namespace muster {
 
 // Who holds a state: every rank all of it, or each rank its shard.
 enum class Placement : uint8_t { kReplicate, kShard };
-// Where a state rests between its uses.
+// The place where a state rests between its uses.
 enum class Residency : uint8_t { kDevice, kCpu, kNvme };
 
 absl::string_view ToString(Placement placement);
@@ -127,8 +127,8 @@ struct Plan {
   absl::Status Validate() const;
 };
 
-// By one of the names that people know it by ("ddp" is "no_shard" and "zero-0" too); - and _ and
-// upper and lower case are alike.
+// The preset of one of the names that people know it by ("ddp" is "no_shard" and "zero-0" too).
+// Upper and lower case are alike, and so are - and _.
 //
 // Errors: kInvalidArgument: no such name (with the nearest one).
 absl::StatusOr<Plan> PlanPreset(absl::string_view name);

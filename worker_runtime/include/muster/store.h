@@ -9,8 +9,8 @@
 
 namespace muster {
 
-// Where ranks leave addresses for each other. A key is written by one rank; keys of one round are
-// never seen in another.
+// The place where ranks leave addresses for each other. A key is written by one rank; keys of one
+// round are never seen in another.
 //
 // Threads: safe.
 class Store {

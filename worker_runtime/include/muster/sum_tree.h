@@ -22,7 +22,8 @@ struct LeafRange {
   friend bool operator==(const LeafRange&, const LeafRange&) = default;
 };
 
-// Where the subtree over `num_leaves` > 1 leaves is split: the largest power of two below it.
+// The leaf at which the subtree over `num_leaves` > 1 leaves is split: the largest power of two
+// below it.
 int64_t SumTreeSplit(int64_t num_leaves);
 
 // The largest subtrees of the tree over `num_leaves` leaves that lie inside `range`, left to right;

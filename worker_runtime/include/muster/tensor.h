@@ -156,7 +156,7 @@ class TensorPool {
 };
 
 namespace internal {
-// As DTypeOf; bf16 by its bits.
+// Adds bf16 to DTypeOf, by the type of its bits.
 template <typename T>
 constexpr DType ElementType() {
   if constexpr (std::is_same_v<T, uint16_t>) {

@@ -125,7 +125,7 @@ struct LossScaling {
   double growth = 2;
   double backoff = 0.5;
 
-  // With the defaults of each.
+  // Each makes its kind with that kind's defaults.
   static LossScaling Static(double scale) { return {.kind = Kind::kStatic, .initial = scale}; }
   static LossScaling DeepSpeed() { return {.kind = Kind::kDeepSpeed}; }
   static LossScaling Torch() { return {.kind = Kind::kTorch, .window = 2000}; }

@@ -1,4 +1,4 @@
-// From the order in which ranks compute to what they hand to each other.
+// Lowers the order in which ranks compute to what they hand to each other.
 //
 // Each transfer is named by what it carries, (stage, micro-batch, kind), so that two ranks which
 // are each other's next and previous one cannot mistake one for the other.

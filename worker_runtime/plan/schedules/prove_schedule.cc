@@ -24,7 +24,7 @@ absl::Status Broken(const Text&... text) {
 
 // --- S1 and S2 ----------------------------------------------------------------------------------
 
-// Where a pass stands in the order of its rank; kNotDone: nowhere.
+// The place of each pass in the order of its rank; kNotDone: it has none.
 class Places {
  public:
   explicit Places(const Schedule& schedule)

@@ -14,7 +14,7 @@
 
 namespace muster::plan {
 
-// In lowest terms.
+// A fraction in lowest terms.
 struct Fraction {
   int64_t numerator = 0;
   int64_t denominator = 1;

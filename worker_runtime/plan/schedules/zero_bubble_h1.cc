@@ -21,7 +21,7 @@ absl::StatusOr<Schedule> ZeroBubbleH1(const ScheduleShape& shape) {
     while (forward < warm_up) passes.push_back({PassKind::kForward, rank, forward++});
     for (int64_t input = 0; input < m; ++input) {
       passes.push_back({PassKind::kInputGradient, rank, input});
-      // As many micro-batches are kept as the first rank has gone forward with at most.
+      // A rank keeps at most as many micro-batches as the first rank goes forward with.
       if (input >= rank) passes.push_back({PassKind::kWeightGradient, rank, weight++});
       if (forward < m) passes.push_back({PassKind::kForward, rank, forward++});
     }
