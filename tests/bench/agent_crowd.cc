@@ -83,7 +83,7 @@ class SimulatedAgent {
     asio::post(loop_, [this, event = std::move(event)] { Feed(event); });
   }
   void ArmTimer();
-  // With what the hang watch of an agent says of its ranks: here that all of them move.
+  // Adds what the hang watch of an agent says of its ranks: here that all of them move.
   void Perform(const agent::SendReport& effect) {
     if (assignment_.round != kNoRound) {
       link_.SendWatchWord(

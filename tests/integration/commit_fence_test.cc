@@ -40,7 +40,7 @@ class CommitFence : public NodesInNamespaces {
     return WaitUntil([&] { return !LinesOf(name).empty() && LinesOf(name).back().round == round; },
                      kLongEnough);
   }
-  // In the order in which they were allowed.
+  // The lines of "commits" are in the order in which they were allowed.
   void ExpectThatRoundsNeverFall() const {
     int newest = 0;
     for (const Line& line : LinesOf("commits")) {

@@ -253,7 +253,7 @@ TEST_F(HangWatchOverNodes, AServerWithoutStateThatIsKilledKnowsAgainWhatWasLearn
   EXPECT_TRUE(again.Wait().ended);
 }
 
-// On the limits that users have.
+// The limits are those that users have.
 class LongOverNodes : public HangWatchOverNodes,
                       public ::testing::WithParamInterface<const char*> {};
 

@@ -159,7 +159,7 @@ TEST_F(HangWatch, LeavesAJobAloneThatOnlyTakesLong) {
   EXPECT_THAT(result.err, Not(HasSubstr("has not called")));
 }
 
-// For twice --hang_timeout.
+// The rank takes twice --hang_timeout.
 TEST_F(HangWatch, LeavesARankAloneThatTakesLongBehindItsLastStep) {
   const SubprocessResult result =
       Start(JobWith("end", {"--max_restarts=1", "--hang_timeout=10"})).Wait(kPatienceWithHangs);

@@ -68,7 +68,7 @@ class HostsTest : public JobTest {
                                  File("host_key"), "\nAuthorizedKeysFile ", File("authorized_keys"),
                                  "\nPidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin yes\n"
                                  "PasswordAuthentication no\nAcceptEnv *\n"));
-    // Without the mark of the job: it ends with this test.
+    // sshd does not have the mark of the job: it ends with this test.
     daemons_.push_back(std::make_unique<Subprocess>(SubprocessOptions{
         .argv = {kSshd, "-D", "-e", "-f", conf}, .environment = {{"PATH", "/usr/bin:/bin"}}}));
     EXPECT_TRUE(daemons_.back()->WaitForOutput("Server listening"));

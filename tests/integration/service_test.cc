@@ -121,7 +121,7 @@ TEST_F(Service, AMarkThatAnotherUserHasPlantedIsSaid) {
   EXPECT_THAT(daemon.Wait(), ExitsWith(0));
 }
 
-// Who could make root's mark in /tmp first kept it from being made.
+// In /tmp, another user could make the mark first and keep root's from being made.
 TEST_F(Service, AMarkOfRootsLiesWhereNobodyElseCanMakeIt) {
   Subprocess daemon = Start("true", {MusterdBinary(), "--listen=" + endpoint()});
   ASSERT_TRUE(daemon.WaitForOutput("listening")) << ToString(daemon.Wait());

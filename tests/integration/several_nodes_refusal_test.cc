@@ -173,7 +173,8 @@ TEST_F(Refusal, NamesTheHolderOfAPortThatSomethingElseUses) {
   EXPECT_THAT(result.err, HasSubstr(std::to_string(getpid()))) << "the pid of the holder";
 }
 
-// At once where all processes are to be seen; in a container once the name has not been found.
+// The refusal comes at once where all processes are to be seen; in a container once the name has
+// not been found.
 TEST_F(Refusal, WaitsForNoNodesOfASlurmStepThatIsOver) {
   const SubprocessResult result =
       Run({"run", script()}, {{"SLURM_JOB_ID", "77"},

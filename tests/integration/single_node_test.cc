@@ -117,7 +117,7 @@ TEST_F(Console, MayBeAFile) {
 
 using Script = JobTest;
 
-// As under torchrun: ${local_rank} and $$ become the number and $.
+// torchrun does the same: ${local_rank} and $$ become the number and $.
 TEST_F(Script, GetsItsArgumentsWithTheLocalRankFilledIn) {
   const std::string script = ShellScript("train.sh", "printf '<%s>' \"$@\"");
   const Arguments args = {

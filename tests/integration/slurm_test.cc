@@ -279,7 +279,7 @@ std::string LoseN9(const std::string& loss, const std::string& then) {
       "  read -r a b c agent rest < /proc/$PPID/stat; touch \"$OUT/lost\"\n",
       loss, "\nfi\n", then);
 }
-// As the loss of a node would.
+// Has the effect of the loss of a node.
 constexpr char kKillAgent[] = "kill -9 $agent $PPID";
 constexpr char kGoOnWithTwo[] =
     "[ $WORLD_SIZE = 2 ] && [ -e \"$OUT/lost\" ] || exec sleep 600\n"

@@ -121,7 +121,7 @@ TEST_F(Stop, LeavesSighupAloneThatItWasStartedIgnoring) {
   ExpectSignals("SIGTERM\n");
 }
 
-// As a shell without job control starts its background processes.
+// A shell without job control starts its background processes like this.
 TEST_F(Stop, ObeysAnInterruptThatItWasStartedIgnoring) {
   SubprocessOptions options =
       OptionsFor({"run", "--nproc_per_node=2", PythonScript("train.py", kTakesNote), "1"});
@@ -290,7 +290,7 @@ TEST_F(SharedMemory, IsGoneAfterTheGuardianWasKilled) {
   ExpectItIsGone();
 }
 
-// In a control group that is marked as delegated to the processes in it.
+// The job is in a control group that is marked as delegated to the processes in it.
 class LeftoversInAGroup : public Leftovers {
  protected:
   void SetUp() override {

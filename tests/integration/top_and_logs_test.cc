@@ -27,7 +27,7 @@ constexpr absl::Duration kLong = absl::Seconds(90);
 
 class TopAndLogs : public SeveralNodes {
  protected:
-  // Until the output holds all of `words`.
+  // Runs it until the output holds all of `words`.
   SubprocessResult RunUntil(const Arguments& arguments,
                             const std::vector<std::string>& words) const {
     SubprocessResult result;

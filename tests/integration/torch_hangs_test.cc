@@ -29,8 +29,8 @@ constexpr char kNotCalled[] =
 
 constexpr char kNeverCame[] = "rank 1 has not called init_process_group; rank 0 waits";
 
-// With such a grace what the ranks called last is waited for as long as a loaded machine needs
-// (rendezvous/hangs/judge/abort_watch.h).
+// So long a grace gives the question what the ranks called last the time that a loaded machine
+// needs (rendezvous/hangs/judge/abort_watch.h).
 constexpr char kLongGrace[] = "--shutdown_timeout=1800";
 // Rank 0 is innocent: it receives more than it has asked for.
 constexpr char kRankOneCalled[] =

@@ -224,7 +224,7 @@ TEST_F(TorchHookWithTorch, MakesRoomForAProgramsOwnWorkerServer) {
   EXPECT_THAT(result.out, AllOf(HasSubstr("after: pong\n"), HasSubstr("own: pong\n")));
 }
 
-// As muster run sets it up.
+// The hook is set up by muster run.
 TEST_F(TorchHookWithTorch, ServesForEachWorkerOfAJobUnlessItIsNotWatched) {
   const std::string script = PythonScript("train.py", kOneRank);
   const SubprocessResult result =

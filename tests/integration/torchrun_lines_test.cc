@@ -44,7 +44,7 @@ struct Line {
   std::string name;
   Arguments args;
   Environment environment = {};
-  // Where ours is another outcome: the first words of its row in deploy/docs/torchrun.md.
+  // The first words of its row in deploy/docs/torchrun.md if ours is another outcome.
   std::string difference = {};
 };
 
@@ -237,7 +237,7 @@ class TorchrunLines : public JobTest {
   const PeerRecord record_{"torchrun", "torch"};
 
  private:
-  // Where {port} and {log} stand for something.
+  // The arguments with the values that {port} and {log} stand for.
   std::vector<Arguments> Complete(const Job& job, const std::string& directory) {
     const std::string port = absl::StrCat(ports_.emplace_back().number());
     std::vector<Arguments> complete = job.nodes;

@@ -69,7 +69,7 @@ class TrainRecovery : public SeveralNodes {
                      "--save_every=5 ", absl::StrJoin(Training({}), " "), "\n"));
   }
 
-  // As it was started; -1: there is none.
+  // The worker by the rank that it was started with; -1: there is none.
   pid_t WorkerOfRank(int number) const {
     const std::string rank =
         absl::StrCat(std::string(1, '\0'), "RANK=", number, std::string(1, '\0'));

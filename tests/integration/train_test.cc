@@ -115,7 +115,7 @@ TEST_F(Training, NeedsNoLauncherForOneRank) {
   EXPECT_THAT(result.out, ContainsRegex("\nhash=[0-9a-f]*\n$"));
 }
 
-// As accelerate starts a single process: without torchrun's variables.
+// accelerate starts a single process so: without torchrun's variables.
 TEST_F(Training, OfOneRankNeedsNoVariablesOfRanks) {
   const SubprocessResult result =
       Run(Arguments{"run", "--rank_variables=off", MUSTER_TRAIN, "--data", Text()} + kTinyModel +

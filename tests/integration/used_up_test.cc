@@ -71,7 +71,7 @@ open(os.environ["OUT"] + "/ended" + os.environ["RANK"], "w").close()
 
 class UsedUp : public JobTest {
  protected:
-  // As the shell does it: `limit` is "ulimit -n 20".
+  // Limits it as the shell does: `limit` is "ulimit -n 20".
   SubprocessResult RunAfter(const std::string& limit, const Arguments& arguments) {
     Subprocess job = StartProgram(
         Arguments{"/bin/sh", "-c", limit + " && exec \"$@\"", "sh", MusterBinary()} + arguments);

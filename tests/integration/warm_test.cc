@@ -87,13 +87,13 @@ class Warm : public JobTest {
   bool BothHaveSpoken(int attempt) const {
     return WaitForOut(absl::StrCat(attempt, ".0")) && WaitForOut(absl::StrCat(attempt, ".1"));
   }
-  // Beside the bank.
+  // The module lies beside the bank.
   void WriteModule(const std::string& name, const std::string& text) const {
     const std::string path = modules_.File(name);
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
     WriteFile(path, text);
   }
-  // Before another job of the same test.
+  // Called before another job of the same test.
   void Forget() const {
     for (const std::string& file : FilesBelow(out())) std::remove(Out(file).c_str());
   }

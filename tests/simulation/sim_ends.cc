@@ -15,7 +15,7 @@ namespace {
 constexpr absl::Duration kSampleEvery = absl::Milliseconds(500);
 // Who has been able to reach the server for so long has reached it, also where messages are lost.
 constexpr absl::Duration kWellFor = absl::Seconds(30);
-// From the decision of an agent to its end its workers are stopped.
+// The time in which workers are stopped, from the decision of an agent to its end.
 constexpr absl::Duration kLadder = absl::Seconds(45);
 // Nodes that could join for so long have joined.
 constexpr absl::Duration kJoinsWithin = absl::Seconds(20);
@@ -189,7 +189,7 @@ bool SimCluster::CouldAllSay(int job, RoundId round) const {
   const auto& members = history_.at({job, round.first, round.second});
   return std::all_of(members.begin(), members.end(), [&](const auto& member) {
     const Node& node = nodes_.at(member.second);
-    // Who was told to join again says no more how its workers ended.
+    // A node that was told to join again says no more how its workers ended.
     const bool has_left = node.core->phase() == agent::NodePhase::kReserving ||
                           node.core->phase() == agent::NodePhase::kJoining;
     return node.is_alive && !has_left && WasWellAfter(node, server_since_);

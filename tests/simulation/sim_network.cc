@@ -44,7 +44,7 @@ void SimCluster::SendReport(Node& node, AgentReport report) {
           });
 }
 
-// As the server counts: what comes late renews no lease.
+// Counts as the server does: what comes late renews no lease.
 void SimCluster::NoteHeard(Node& node, uint64_t sequence) {
   if (sequence <= node.heard_sequence) return;
   node.heard_sequence = sequence;

@@ -37,7 +37,7 @@ struct SimPlan {
   double loss = 0;
   double duplication = 0;
   double reorder = 0;  // by up to three seconds
-  // Per node and second.
+  // Rates per node and second.
   double stream_breaks = 0;
   double crashes = 0;
   double pauses = 0;      // SIGSTOP, up to 30 s
@@ -53,7 +53,7 @@ struct SimPlan {
   double flapping = 0;          // of one node of each job
   double storms = 0;            // every node dies often, and is back soon
   double death_notices = 0;     // of one death of a process: its guardian lives, and says so
-  // Per second.
+  // Rates per second.
   double blackouts = 0;  // nobody reaches the server
   double server_crashes = 0;
   double server_stalls = 0;
@@ -65,7 +65,7 @@ struct SimPlan {
   double host_departures = 0;  // the process that embeds the server is told to end
   // The chance of one stop step that is named: the server dies in the seconds after it.
   double deaths_in_stops = 0;
-  // Per job and second.
+  // Rates per job and second.
   double stops = 0;         // a person stops it
   double drains = 0;        // a person drains one of its nodes
   double odd_requests = 0;  // a worker asks the store for what it may not have, or long ago
@@ -73,7 +73,7 @@ struct SimPlan {
   double leftovers = 0;
   // The chance of one reservation.
   double port_failures = 0;
-  // Per worker and round.
+  // Chances per worker and round.
   double worker_failures = 0;
   double inquiries = 0;         // of one failure: all ranks are asked what they called last
   double stubborn_workers = 0;  // ignore every signal but SIGKILL
@@ -81,8 +81,8 @@ struct SimPlan {
   double liars = 0;  // say of themselves what comes to their minds
   // The drift of each node's clock, in parts of it.
   double drifts = 0;
-  // Per job and second: reports that no agent of ours makes. Members that lie harm the last of
-  // several jobs only; newcomers that may not come in harm nobody.
+  // Rates per job and second of reports that no agent of ours makes. Members that lie harm the last
+  // of several jobs only; newcomers that may not come in harm nobody.
   double hostile_members = 0;
   double misfits = 0;
   // The chance of each pair of nodes of a job that they do not reach each other, until the faults

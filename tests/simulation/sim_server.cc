@@ -56,7 +56,7 @@ void SimCluster::StartServer() {
   ArmServer();
 }
 
-// As StateFile and the embedded server choose it. Without a disk the clock goes back by no more
+// Chooses it as StateFile and the embedded server do. Without a disk the clock goes back by no more
 // than the time since the last start: what is not tolerated.
 void SimCluster::DrawTerm() {
   constexpr absl::Duration kToday = absl::Hours(24 * 365 * 56);

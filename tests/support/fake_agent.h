@@ -52,7 +52,7 @@ class FakeAgent {
   void AtNextCommit(std::function<void(pid_t)> act);
   // Tells all that survive rounds, now and later.
   void EndRound(bool is_followed, const std::string& reason);
-  // To a worker that awaits a round.
+  // Gives a worker that awaits a round its place in it.
   void GiveRound(int local_rank, const EnvironmentMap& environment);
   // Closes every connection.
   void HangUp();
@@ -63,7 +63,7 @@ class FakeAgent {
   bool WaitForGoodbyes(int num_workers) { return WaitFor(Sign::kGoodbye, num_workers); }
   bool WaitForSurvivors(int num_workers) { return WaitFor(Sign::kSurvives, num_workers); }
   bool WaitForParked(int num_workers) { return WaitFor(Sign::kAwaitsRound, num_workers); }
-  // By local rank: the newest that each has sent.
+  // The newest that each has sent, keyed by local rank.
   std::map<int, int64_t> floors();
   std::map<int, int64_t> goodbyes();
 

@@ -20,8 +20,8 @@ namespace muster::testing {
 // Source: linux/fuse.h
 class HungFileSystem {
  public:
-  // Who reads past the pages of the kernel waits where a signal may end it; others are in
-  // uninterruptible sleep.
+  // A process that reads past the pages of the kernel waits where a signal may end it; others are
+  // in uninterruptible sleep.
   enum class Pages { kUsed, kPassedBy };
 
   HungFileSystem(const std::string& path, const std::string& name, const std::string& content,

@@ -12,7 +12,7 @@
 namespace muster::testing {
 namespace {
 
-// Not MUSTER_…: an agent withholds such names from its workers.
+// The name must not be MUSTER_…: an agent withholds such names from its workers.
 constexpr char kMarkName[] = "JOB_UNDER_TEST";
 
 }  // namespace

@@ -13,7 +13,7 @@
 
 namespace muster::testing {
 
-// Where the build put the programs.
+// The paths at which the build put the programs.
 std::string MusterBinary();
 std::string MusterdBinary();
 
@@ -46,7 +46,7 @@ class JobTest : public ::testing::Test {
   // Start and Wait.
   SubprocessResult Run(const Arguments& arguments, const Environment& changes = {}) const;
 
-  // For what Start cannot express; argv is without the program.
+  // Serves what Start cannot express; argv is without the program.
   SubprocessOptions OptionsFor(const Arguments& arguments, const Environment& changes = {}) const;
 
   // Workers find this test's directory for results as $OUT.

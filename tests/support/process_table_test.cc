@@ -43,7 +43,7 @@ TEST(ProcessTable, FindsChildrenByTheirName) {
   Subprocess shell = StartMarkedShell("exec sleep 1000");
   EXPECT_THAT(ChildrenOf(getpid()), Contains(shell.pid()));
   EXPECT_TRUE(WaitUntil([&] { return NameOf(shell.pid()) == "sleep"; }));
-  // In the middle of an exec the name is there before the arguments are.
+  // An exec sets the name before the arguments.
   EXPECT_TRUE(WaitUntil([&] { return absl::StrContains(Describe({shell.pid()}), "sleep 1000"); }))
       << Describe({shell.pid()});
 }

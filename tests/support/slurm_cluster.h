@@ -32,7 +32,7 @@ class SlurmCluster {
 
   // `argv` as it runs on the login node.
   std::vector<std::string> OnLoginNode(const std::vector<std::string>& argv) const;
-  // For programs that run there.
+  // The configuration for programs that run there.
   std::string conf() const { return directory_.File("slurm.conf"); }
   // Runs one of Slurm's own commands and returns what it printed.
   std::string Ask(const std::vector<std::string>& argv) const;

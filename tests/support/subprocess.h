@@ -41,7 +41,7 @@ struct SubprocessResult {
 };
 // Everything about it, for the message of a failed expectation.
 std::string ToString(const SubprocessResult& result);
-// For GoogleTest.
+// Lets GoogleTest print it.
 void PrintTo(const SubprocessResult& result, std::ostream* out);
 
 class Subprocess {

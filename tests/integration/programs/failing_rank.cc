@@ -56,7 +56,7 @@ absl::Status SendToTheDying(Communicator& world) {
   return absl::OkStatus();
 }
 
-// After a few calls like everybody's.
+// Ends or misbehaves after a few calls like everybody's.
 absl::Status RunBadly(Communicator& world, const std::string& how) {
   std::vector<float> ones(kCount, 1);
   for (int i = 0; i < 10; ++i) {

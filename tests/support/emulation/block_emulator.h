@@ -25,7 +25,7 @@
 
 namespace muster::testing {
 
-// As CUDA's dim3.
+// The counterpart of CUDA's dim3.
 struct KernelIndex {
   unsigned x = 0, y = 0, z = 0;
 };

@@ -130,7 +130,7 @@ absl::Status EmulatedCuda::Failure() {
   return failure_.empty() ? absl::OkStatus() : absl::InternalError(failure_);
 }
 
-// To let the device reach its memory and to take it away again costs more than a piece of work.
+// Opening the device's memory and closing it again costs more than a piece of work.
 absl::Status EmulatedCuda::Let(size_t most) {
   if (most == 0 || !order_.MayRun()) return Failure();
   base::MutexLock lock(WhoWorks());

@@ -13,7 +13,9 @@
 // copy must be pinned. Kernels get here by the emulated simt.h, other work by
 // EmulatedStream::Enqueue.
 //
-// Not shown: what a GPU's own scheduling of one kernel's blocks does beyond block_emulator.h.
+// It does not show what a GPU's own scheduling of one kernel's blocks does beyond
+// block_emulator.h.
+//
 // Threads: thread-safe; work of all emulated devices runs one piece after the other.
 #pragma once
 

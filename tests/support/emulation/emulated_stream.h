@@ -1,4 +1,4 @@
-// Where launches of the emulated simt.h go that name a stream.
+// The streams that launches of the emulated simt.h name.
 #pragma once
 
 #include <functional>

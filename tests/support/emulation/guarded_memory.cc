@@ -49,7 +49,7 @@ GuardedMemory::~GuardedMemory() {
   for (const Region& region : regions_) munmap(region.pages.first, region.pages.bytes);
 }
 
-// With a guard before it and one behind.
+// The pages have a guard before them and one behind.
 GuardedMemory::Pages GuardedMemory::Take(size_t bytes) {
   const size_t page = PageBytes();
   if (regions_.empty() || regions_.back().pages.bytes - regions_.back().used_bytes < bytes + page) {
@@ -66,7 +66,7 @@ GuardedMemory::Pages GuardedMemory::Take(size_t bytes) {
   return taken;
 }
 
-// For good. What they held is lost.
+// Seals pages for good. What they held is lost.
 void GuardedMemory::Seal(Pages pages) const {
   const int advice = guards_ == Guards::kMarks ? kInstallGuard : MADV_DONTNEED;
   MUSTER_CHECK(madvise(pages.first, pages.bytes, advice) == 0);

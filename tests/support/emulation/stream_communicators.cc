@@ -42,7 +42,7 @@ constexpr absl::Duration kPollInterval = absl::Microseconds(100);
 // that sleeps in between is away for long.
 constexpr int kQuestionsAtOnce = 32;
 
-// By number; 0: none.
+// The numbers of registered buffers; 0: none.
 struct RegisteredBuffers {
   int64_t input = 0;
   int64_t output = 0;
@@ -97,7 +97,7 @@ class RegisteredMemory {
   std::map<int64_t, Piece> pieces_ ABSL_GUARDED_BY(mu_);
 };
 
-// Where the devices of all ranks meet. Called within their work.
+// The meeting place of the devices of all ranks. Called within their work.
 //
 // Threads: safe.
 class StreamGroup {
@@ -133,7 +133,7 @@ class StreamGroup {
   }
 
  private:
-  // As the first rank has come to it.
+  // A call as the first rank has come to it.
   struct UnderWay {
     bool captured = false;
     bool input_is_registered = false;
@@ -365,7 +365,7 @@ class StreamLane {
     return RegisteredBuffers{.input = *input, .output = *output};
   }
 
-  // In two parts: it has begun here; it has begun everywhere.
+  // Puts it there in two parts: it has begun here; it has begun everywhere.
   absl::Status PutOnStream(const Call& call) {
     MUSTER_ASSIGN_OR_RETURN(const RegisteredBuffers registered, Registered(call));
     Call kept = {.operation = call.operation,

@@ -219,7 +219,7 @@ class TerminalPumpTest : public LogPumpTest {
     options.console_stdin = options.console_stdout = options.console_stderr = pty_->worker.get();
     return options;
   }
-  // Until the screen's bytes have `text`.
+  // Runs until the screen's bytes have `text`.
   bool Shows(const std::string& text) {
     RunUntil([&] {
       screen_ += TakeAvailable(pty_->ours.get());

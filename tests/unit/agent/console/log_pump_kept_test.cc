@@ -46,7 +46,7 @@ int NumDescriptors() {
 template <typename Fixture>
 class Keeping : public Fixture {
  protected:
-  // Between two attempts the worker of local rank 0 is kept; that of local rank 1 has died.
+  // The worker of local rank 0 is kept between two attempts; that of local rank 1 has died.
   void CloseButFirst() {
     this->streams_[1] = {};
     this->pump_->CloseAttempt({LocalRank(0)});

@@ -218,7 +218,7 @@ TEST_F(TerminalPumpTest, GivesEveryWorkerATerminalLessItsPrefix) {
   EXPECT_TRUE(Shows("[h:11] hello\n")) << screen_;
 }
 
-// As mpirun makes them for its tasks.
+// Such are the terminals that mpirun makes for its tasks.
 TEST_F(TerminalPumpTest, ATerminalWithoutASizeIsNobodysScreenAndGetsWholeLines) {
   winsize none{};
   ASSERT_EQ(::ioctl(pty_->ours.get(), TIOCSWINSZ, &none), 0);

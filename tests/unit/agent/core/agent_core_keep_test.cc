@@ -30,7 +30,7 @@ class AgentKeepsTest : public AgentCoreTest {
     return Direct(
         StopRound{.round = Round(0), .cause = StopCause::kRestart, .reason = "rank 3 failed"});
   }
-  // To where the next round is asked for.
+  // Goes to where the next round is asked for.
   void ParkBoth() {
     RunSurvivors();
     Restart();
@@ -294,7 +294,7 @@ TEST_F(AgentKeepsTest, OneWhoseConnectionBreaksWhileItAwaitsARoundIsEndedFirst) 
   ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
   EXPECT_THAT(All<SignalWorkers>()[0].spared, ElementsAre(LocalRank(0)));
   EXPECT_THAT(All<TellRoundOver>(), IsEmpty());
-  // As when its process had died: the end of that is heard of later.
+  // It ends as if its process had died: the end of that is heard of later.
   Exit(1, 0, SIGKILL);
   Do(DescendantsGone{});
   JoinAgain();

@@ -20,7 +20,7 @@ namespace {
 constexpr absl::Duration kLong = absl::Minutes(2);
 constexpr absl::Duration kAtOnce = absl::ZeroDuration();
 
-// As many threads as a test allows.
+// Lanes have as many threads as a test allows.
 class LaneTest : public ::testing::Test {
  protected:
   ~LaneTest() override { LetGo(); }

@@ -1,4 +1,4 @@
-// Who follows the logs sees a worker's last lines before the job hears of its end.
+// A reader that follows the logs sees a worker's last lines before the job hears of its end.
 #include "agent/sight/log_followers.h"
 
 #include <gtest/gtest.h>

@@ -99,7 +99,7 @@ TEST_F(StoreCore, CutsWhoSendsMoreUnfinishedRequestsThanTheBudgetAllows) {
 
 class CrowdedStore : public StoreCore {
  protected:
-  // With room for replies of 1000 bytes to one client before it must read them.
+  // There is room for replies of 1000 bytes to one client before it must read them.
   CrowdedStore() {
     TorchStoreSettings settings = Settings();
     settings.limits.unsent_bytes_pause = 1000;

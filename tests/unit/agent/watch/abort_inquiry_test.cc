@@ -32,7 +32,7 @@ constexpr Round kRound(3);
 // Ranks 4 and 5 are of this node, one of two. The judge says nothing by itself.
 class AbortInquiryTest : public ::testing::Test {
  protected:
-  // With `grace` nothing is asked or awaited for longer than a thirtieth of it.
+  // Nothing is asked or awaited for longer than a thirtieth of `grace`.
   explicit AbortInquiryTest(absl::Duration grace = 30 * kLongEnough) : grace_(grace) {}
 
   void Start(Round round = kRound) {
@@ -183,7 +183,7 @@ TEST_F(AbortInquiryTest, IsForgottenWithItsRound) {
   EXPECT_FALSE(State().awaits_judge);
 }
 
-// Where somebody waits for nothing: for long enough that a server which is there has answered.
+// The limit that a test waits out in vain: long enough that a server which is there has answered.
 class AbortInquiryInTime : public AbortInquiryTest {
  protected:
   static constexpr absl::Duration kLimit = absl::Seconds(5);

@@ -19,7 +19,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-// With a library in the place of NVML.
+// A library takes the place of NVML.
 class GpuLookTest : public ::testing::Test {
  protected:
   void SetUp() override {

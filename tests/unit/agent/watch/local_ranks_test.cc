@@ -41,7 +41,7 @@ class LocalRanksTest : public ::testing::Test {
     ranks_.OnSpawned(0, worker_.pid());
   }
   ~LocalRanksTest() override { ::munmap(board_, kBoardBytes); }
-  // As its worker would.
+  // Marks as its worker would.
   void Mark(int64_t step) {
     board_->pid = worker_.pid();
     board_->progress =

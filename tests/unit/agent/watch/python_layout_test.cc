@@ -85,7 +85,7 @@ TEST(PythonLineAt, ReadsAnyBytes) {
   }
 }
 
-// As 3.13 begins its _PyRuntime.
+// The words with which 3.13 begins its _PyRuntime.
 PythonOffsets OffsetsOf313() {
   PythonOffsets words(kPythonOffsetWords, 8);
   std::memcpy(words.data(), kPythonCookie.data(), kPythonCookie.size());

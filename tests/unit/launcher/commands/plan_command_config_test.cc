@@ -91,7 +91,7 @@ absl::StatusOr<std::string> DeepSpeed(const std::string& text, const Args& more 
   return PlanOf("--deepspeed", text, more).page;
 }
 
-// Where keys and plain values stand in the text of a file.
+// The place of a key and its plain value in the text of a file.
 struct Place {
   size_t key_begin, key_end;      // of the name
   size_t value_begin, value_end;  // equal: the value is a map or a list

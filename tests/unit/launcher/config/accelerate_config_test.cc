@@ -60,7 +60,7 @@ TEST(ReadPythonYaml, SkipsAByteOrderMark) {
   EXPECT_EQ(config->values[0].first, "k");
 }
 
-// As PyYAML has it.
+// PyYAML does the same.
 TEST(ReadPythonYaml, TakesTheLastOfAKeyThatStandsTwice) {
   const auto config = ReadPythonYaml("a: 1\nb: {c: 1}\na: 2\nb: {d: 3, d: 4}\ne: 5\ne: {}\n");
   ASSERT_TRUE(config.ok()) << config.status();

@@ -324,7 +324,7 @@ TEST(ParseFlags, LeavesAJobScriptOfTorchrunAsItIs) {
   EXPECT_EQ(flags.spec.nproc_per_node.count, 1);
   EXPECT_EQ(flags.spec.logs.console, ConsoleMode::kAuto);
   EXPECT_EQ(flags.placement.num_local_tasks, 1);
-  // Only the number of nodes is missing there: without it each would be a job of its own.
+  // The number of nodes alone is missing there: without it each would be a job of its own.
   const RunFlags filled = Parse({"--rdzv_backend=c10d", "--rdzv_endpoint=head:29500"}, SlurmStep());
   EXPECT_EQ(filled.spec.max_nodes, 4);
   EXPECT_EQ(filled.spec.run_id, "none");

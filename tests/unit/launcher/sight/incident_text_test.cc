@@ -13,7 +13,7 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Without the ends of lines that only fit it on a terminal.
+// Removes the ends of lines that only fit it on a terminal.
 std::string Flat(const std::string& text) { return absl::StrReplaceAll(text, {{"\n", " "}}); }
 
 json Hang() {

@@ -11,7 +11,7 @@
 namespace muster {
 namespace {
 
-// As the sandbox of a container may do.
+// The sandbox of a container may do this.
 void ForbidGetrandom() {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

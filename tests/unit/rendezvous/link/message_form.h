@@ -164,7 +164,7 @@ inline std::string FormOf(const std::string& name, const google::protobuf::Messa
   return absl::StrCat(name, "\n", MessageForm(filled, std::move(decode)).text());
 }
 
-// For what is too long to be looked at: FNV-1a.
+// A stand-in for what is too long to be looked at: FNV-1a.
 inline std::string Fingerprint(const std::string& name, const std::string& bytes) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char byte : bytes) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;

@@ -103,7 +103,7 @@ TEST_P(RendezvousLinkContract, CarriesTheWordsOfTheHangWatchAndItsOrders) {
   EXPECT_GT(std::get<hangs::AskDetails>(heard_.orders[1]).question, ask.question);
 }
 
-// Without a report that would carry them.
+// No report comes that would carry them.
 TEST_P(RendezvousLinkContract, CarriesTheFirstSummaryOfARoundAndAnAbortAtOnce) {
   ASSERT_TRUE(RunRoundZero());
   const Round round = heard_.assignment()->round;

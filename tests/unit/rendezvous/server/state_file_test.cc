@@ -215,7 +215,7 @@ TEST_F(DamagedFileTest, NoFlippedBitGoesUnnoticed) {
   EXPECT_EQ(CountSilent({{"musterd.db", bytes}}, "musterd.db", expected), 0);
 }
 
-// As after `kill -9`: what has been written is in the log.
+// The log has what was written before a `kill -9`.
 TEST_F(DamagedFileTest, NoFlippedBitOfTheLogGoesUnnoticed) {
   std::map<std::string, std::string> files;
   std::string expected;

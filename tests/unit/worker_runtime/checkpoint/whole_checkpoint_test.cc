@@ -481,7 +481,7 @@ TEST(CheckWholeCheckpoint, NamesTheArrayThatHasOtherBytesThanWereWritten) {
               StatusIs(kInvalid, AllOf(HasSubstr(file), HasSubstr("\"second_moment.w\""))));
 }
 
-// As checkpoints were written before there were checksums.
+// Checkpoints from before there were checksums have none.
 TEST(CheckWholeCheckpoint, PassesACheckpointThatHasNoChecksums) {
   const MemoryDirectory directory;
   const std::string path = *Save(directory.path(), 3);

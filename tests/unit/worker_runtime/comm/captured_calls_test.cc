@@ -344,7 +344,7 @@ TEST(CapturedCalls, EndAllGroupsOfALaunchWhereOneHasFailedBefore) {
   });
 }
 
-// On a GPU they would wait for each other.
+// Ranks of a GPU would wait for each other.
 TEST(CapturedCalls, FailWhereAnotherRankCallsOneByOneWhatTheyLaunch) {
   OnRanks(2, 23, [](Rank& on) {
     const auto captured = on.CaptureSum();

@@ -45,7 +45,7 @@ struct ContractBackend {
   int max_size = 5;            // tests of larger groups are skipped
   std::string limit_reason{};  // why
 };
-// For GoogleTest.
+// Lets GoogleTest print it.
 inline void PrintTo(const ContractBackend& backend, std::ostream* out) { *out << backend.name; }
 
 inline constexpr DType kAllTypes[] = {DType::kF64, DType::kF32, DType::kBf16, DType::kF16,
@@ -180,7 +180,7 @@ class CommunicatorContract : public ::testing::TestWithParam<ContractBackend> {
     return statuses;
   }
 
-  // Also lets each rank's program end its communicator.
+  // Each rank's program may also end its communicator.
   using OwningProgram = std::function<void(std::unique_ptr<Communicator>)>;
   void OnRanksOwning(int size, const CommunicatorOptions& options, const OwningProgram& program) {
     if (size > GetParam().max_size) GTEST_SKIP() << GetParam().limit_reason;

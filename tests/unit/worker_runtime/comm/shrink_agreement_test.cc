@@ -151,7 +151,7 @@ TEST(ShrinkAgreement, TellsAllRanksToMakeAnewWhereOneCannot) {
   EXPECT_EQ(decisions[1].reason, "rank 2: its NCCL is older, by far");
 }
 
-// As in the first round of a job.
+// The first round of a job has no group before it.
 TEST(ShrinkAgreement, WhoWasInNoGroupBeforeAsksNobody) {
   Group group(2);
   for (const int rank : {1, 0}) {

@@ -139,7 +139,7 @@ TEST(StreamCalls, AreShownAsWaitedForFromAwaitUntilTheirEndThoughNoThreadWaits) 
     EXPECT_THAT(Work(shown.call).Await(queue), IsOk());
     EXPECT_TRUE(shown.record().awaited);
     EXPECT_EQ(shown.record().state, OperationState::kStarted);
-    // Who looks in vain does not take that away.
+    // Looking in vain does not take that away.
     EXPECT_THAT(Work(shown.call).Wait(MonoTime()), StatusIs(absl::StatusCode::kDeadlineExceeded));
     EXPECT_TRUE(shown.record().awaited);
     shown.ring->SetState(shown.ticket, OperationState::kDone);

@@ -53,7 +53,7 @@ std::unique_ptr<Device> DeviceOf(EmulatedCuda& cuda, CountingCuda** calls = null
        .attention_same_bits = attention.same_bits});
 }
 
-// On ranks that share a GPU.
+// Trains on ranks that share a GPU.
 Outcome TrainOnCuda(int ranks, const Plan& plan, int steps, DType dtype, uint64_t seed,
                     Attention attention = {}) {
   BlockEmulator::SetSchedule(seed);

@@ -269,7 +269,7 @@ TEST(EngineSnapshot, OfAnotherOptimizerIsRefusedOnEveryRankAndNothingIsChanged) 
   EXPECT_THAT(hashes, Each(Train(1, PlanOn(1), 2).hash));
 }
 
-// As where another rank is lost while the world comes together.
+// Another rank is lost while the world comes together.
 TEST(EngineSnapshot, IsOfUseAgainWhereItsRestoringWasInterruptedWhichLeavesNoStateInTheEngine) {
   const std::vector<EngineSnapshot> brought = SnapshotsAfter(3, PlanOn(3), 2);
   const auto interrupted = OnRanks<absl::Status>(3, [&](Communicator& world) {

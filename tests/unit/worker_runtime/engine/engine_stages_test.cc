@@ -222,7 +222,7 @@ TEST(Stages, GoOnFromTheCheckpointsOfOthersWithFrozenParameters) {
   }
 }
 
-// Between steps each rank may use the whole model: a unit comes from the stage that holds it.
+// Each rank may use the whole model between steps: a unit comes from the stage that holds it.
 TEST(Stages, EvaluateAsOneProcessDoes) {
   const auto evaluate = [](const Setting& setting) {
     return OnRanks<double>(setting.ranks, [&](Communicator& world) {

@@ -54,7 +54,7 @@ class ExecutorCoreTest : public ::testing::Test {
     }
     return started;
   }
-  // As far as the backward pass.
+  // Takes the program as far as the backward pass.
   void BeginBackward() {
     core_.Begin();
     core_.Step(Done{Find(ActionKind::kForward)});

@@ -44,7 +44,7 @@ struct Told {
   int refuses = -1;  // this rank captures none
 };
 
-// By rank.
+// One result per rank.
 inline std::vector<Trained> OnStreams(int ranks, const Plan& plan, const StepsOfRank& train,
                                       uint64_t seed, DType dtype, Told told,
                                       StreamFigures* figures = nullptr) {

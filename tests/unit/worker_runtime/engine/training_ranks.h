@@ -208,7 +208,7 @@ inline Outcome TrainRank(Communicator& world, const Plan& plan, int steps, DType
   return {absl::OkStatus(), *losses, (*training)->engine().ParameterHash().value_or("none")};
 }
 
-// For each rank; null: the host.
+// Opens the device of each rank; null: the host.
 using OpenDevice = std::function<std::unique_ptr<Device>()>;
 
 inline std::unique_ptr<Device> OnTheHost() { return nullptr; }

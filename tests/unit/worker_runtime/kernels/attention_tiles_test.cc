@@ -1,5 +1,5 @@
-// On every GPU that the kernels are compiled for a block of attention has the shared memory that it
-// asks for.
+// A block of attention has the shared memory that it asks for on every GPU that the kernels are
+// compiled for.
 #include "worker_runtime/kernels/attention_tiles.h"
 
 #include <gtest/gtest.h>

@@ -293,7 +293,8 @@ TYPED_TEST(RowKernels, BiasFillsRowsAndGetsItsGradient) {
   }
 }
 
-// In float beside activations of any type: what the sums were before they would be rounded.
+// Gradients in float beside activations of any type are what the sums were before they would be
+// rounded.
 TYPED_TEST(RowKernels, GradientsOfWeightsMayBeKeptInFloat) {
   for (const RowShape shape : {RowShape{9, 264}, {300, 37}}) {
     SCOPED_TRACE(absl::StrCat(shape.rows, " x ", shape.width));
@@ -377,7 +378,7 @@ TYPED_TEST(RowKernels, BiasAndGeluTogether) {
     EXPECT_LE(RelativeError(Widened(pre.Read()), sums), this->kTolerance);
     Gelu<float>().forward(Widened(pre.Read()).data(), expected.data(), n);
     EXPECT_LE(RelativeError(Widened(y.Read()), expected), this->kTolerance);
-    // Without a bias.
+    // The bias may be missing.
     ASSERT_EQ(
         cuda::BiasGeluForward<TypeParam>(nullptr, shape, {on_x.data(), nullptr, nullptr}, y.data()),
         nullptr);

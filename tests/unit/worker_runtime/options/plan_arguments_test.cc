@@ -26,7 +26,7 @@ TEST(PlanFromArguments, ReadsAPlanAndWhatItTrains) {
   EXPECT_EQ(asked->plan.accumulation, 4);
 }
 
-// In the words of muster-train.
+// The words are those of muster-train.
 TEST(PlanFromArguments, RefusesWhatCanOnlyBePlannedAndNamesTheOption) {
   EXPECT_THAT(PlanFromArguments({"--model=llama-3-8b"}, {}),
               StatusIs(absl::StatusCode::kUnimplemented,

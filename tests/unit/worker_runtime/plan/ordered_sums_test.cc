@@ -19,14 +19,14 @@ std::string Sum(const std::string& left, const std::string& right) {
   return absl::StrCat("(", left, "+", right, ")");
 }
 
-// By the definition of the tree.
+// The sum by the definition of the tree.
 std::string SumOfSubtree(LeafRange leaves) {
   if (leaves.end - leaves.begin == 1) return absl::StrCat(leaves.begin);
   const int64_t middle = leaves.begin + SumTreeSplit(leaves.end - leaves.begin);
   return Sum(SumOfSubtree({leaves.begin, middle}), SumOfSubtree({middle, leaves.end}));
 }
 
-// As an engine executes the plan. Empty slots are free.
+// Executes the plan as an engine does. Empty slots are free.
 std::vector<std::string> Execute(const OrderedSums& sums, int64_t first_leaf) {
   std::vector<std::string> slots(sums.num_slots);
   for (const OrderedLeaf& leaf : sums.leaves) {

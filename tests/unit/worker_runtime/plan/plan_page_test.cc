@@ -27,7 +27,7 @@ PlanPageInput TwoRanks() {
   return input;
 }
 
-// With the model that its options describe.
+// Adds the model that its options describe.
 PlanPageInput WithModel(PlanPageInput input, int stages = 1) {
   ParameterStore store(input.options.dtype);
   EXPECT_THAT(Gpt::Create(input.options.model, store), IsOk());
@@ -50,7 +50,7 @@ PlanPageInput WithModel(PlanPageInput input, int stages = 1) {
   return input;
 }
 
-// With runs of spaces as one.
+// The page with runs of spaces as one.
 std::string PageOf(const PlanPageInput& input, int stages = 1) {
   absl::StatusOr<std::string> page = FormatPlanPage(WithModel(input, stages));
   EXPECT_THAT(page, IsOk());

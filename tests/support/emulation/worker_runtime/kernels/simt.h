@@ -39,7 +39,7 @@ namespace muster::kernels::simt {
 
 inline constexpr int kWarpSize = 32;
 
-// Without a stream it runs at once.
+// A launch without a stream runs at once.
 template <typename... Parameters, typename... Arguments>
 LaunchError Launch(void (*kernel)(Parameters...), LaunchShape shape, StreamHandle stream,
                    Arguments... arguments) {

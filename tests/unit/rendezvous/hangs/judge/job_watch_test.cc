@@ -40,7 +40,7 @@ class Watch : public ::testing::Test {
     WatchPhase phase = WatchPhase::kStep;
   };
 
-  // As many as `job` has ranks.
+  // Starts a round of as many nodes as `job` has ranks.
   void Start(const EvidenceBuilder& job, absl::Duration hang_timeout = absl::Minutes(10)) {
     hang_timeout_ = hang_timeout;
     const Evidence evidence = job.Build();

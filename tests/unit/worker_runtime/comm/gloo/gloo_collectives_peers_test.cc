@@ -1,4 +1,4 @@
-// With whom a rank must be connected.
+// The peers with which a rank must be connected.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

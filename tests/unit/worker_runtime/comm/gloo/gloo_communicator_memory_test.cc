@@ -133,7 +133,7 @@ TEST(GlooMemory, IsUsedAgainByLaterCallsAsThePlanSays) {
   ExpectPlanned(calls, {2, 3, 5}, "all of them");
 }
 
-// Between calls a communicator keeps at most so much.
+// A communicator keeps at most so much between calls.
 TEST(GlooMemory, OfAVeryLargeCallIsGivenBack) {
   const ExchangeCall large = {.bytes = 3 * plan::StagingBlocks::kMostKept, .ordered = true};
   const ExchangeCall small = {.bytes = 1 << 20, .ordered = true};

@@ -119,7 +119,7 @@ TEST_P(StrangeConnections, EndThemselvesAndNotTheProcess) {
     WaitPoint own_point;
     EXPECT_THAT((*own)->Reach({1 - rank}, own_point), IsOk());
     EXPECT_EQ((*own)->num_connections(), 1);
-    // Until both are: closing resets.
+    // Both must have connected before either closes: closing resets.
     ASSERT_THAT(store->Set(absl::StrCat("done/", rank), "", MonoNow()), IsOk());
     ASSERT_THAT(store->Wait(absl::StrCat("done/", 1 - rank), MonoNow() + absl::Minutes(1)), IsOk());
   };
@@ -128,7 +128,7 @@ TEST_P(StrangeConnections, EndThemselvesAndNotTheProcess) {
   other.join();
 }
 
-// Between Gloo's error and the end of its connection another thread may close it.
+// Another thread may close a connection between Gloo's error and its end.
 TEST(StrangeConnection, MayBeClosedAtTheMomentItFails) {
   auto store = std::make_shared<MemoryStore>();
   const auto device = OpenGlooDevice("127.0.0.1", "lo");

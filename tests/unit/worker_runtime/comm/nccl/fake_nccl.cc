@@ -202,7 +202,7 @@ void FakeNccl::EndShrink(Comm& comm) {
   GiveChild(comm);
 }
 
-// Also one that has failed half-way.
+// The child may be one that has failed half-way.
 void FakeNccl::GiveChild(Comm& comm) {
   const std::string text = comm.shrinks_to.substr(comm.group.size() + 1);
   const std::vector<std::string> without = absl::StrSplit(text, ',');

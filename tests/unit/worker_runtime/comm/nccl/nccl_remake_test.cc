@@ -70,7 +70,7 @@ class NcclRemake : public ::testing::Test {
 
   static void Revoke(Ranks& ranks) { ranks->Revoke(MonoNow() + absl::Minutes(2)); }
 
-  // As NcclCommunicator::Make does it: on each rank of the new group at the same time.
+  // Does what NcclCommunicator::Make does: on each rank of the new group at the same time.
   absl::StatusOr<Ranks> Remake(Ranks former, const NcclRanksOptions& options) {
     EXPECT_THAT(SayWhatItWas(former.get(), store_, options), IsOk());
     EXPECT_THAT(Meet(store_, {.rank = options.rank,

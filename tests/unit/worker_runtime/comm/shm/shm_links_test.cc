@@ -168,7 +168,7 @@ TEST(ShmLinks, AMemberThatIsKilledInTheMiddleOfAMessageIsNoticedAndLeavesNothing
   for (char byte = 0; read(to_parent[0], &byte, 1) == 1 && byte != '\n';) address += byte;
   ASSERT_THAT(own->Attach(1, address), IsOk());
   ASSERT_EQ(write(to_child[1], "x", 1), 1);
-  // Not before it has left off: else it could send all of it into a ring that is being emptied.
+  // It must have left off: else it could send all of it into a ring that is being emptied.
   char left_off = 0;
   ASSERT_EQ(read(to_parent[0], &left_off, 1), 1);
   std::vector<uint8_t> received(message.size());

@@ -106,7 +106,7 @@ uint64_t Arithmetic(PtxOp op, T a, T b, T c) {
       case PtxOp::kReciprocal:
         return Bits<T>(1 / a);
       case PtxOp::kRoughReciprocal:
-        // Only the upper half of a double is right.
+        // The instruction gives only the upper half of a double.
         if constexpr (sizeof(T) == 8) return Bits<T>(1 / a) & 0xffffffff00000000u;
         return Bits<T>(1 / a);
       case PtxOp::kExp2:
@@ -186,7 +186,7 @@ bool Compare(const PtxInstruction& in, T a, T b) {
   return false;
 }
 
-// Between types of which at least one is narrow: through float.
+// Types of which at least one is narrow go through float.
 float WidenedFrom(PtxType type, uint64_t bits) {
   const auto low = static_cast<uint16_t>(bits);
   return type == PtxType::kF16 ? FromF16(low) : FromBf16(low);
@@ -288,7 +288,7 @@ class Run {
     }
   }
 
-  // Until its lanes have ended or wait for the block.
+  // Runs a warp until its lanes have ended or wait for the block.
   void OneWarp(unsigned warp) {
     std::array<unsigned, kWarp> order;
     std::iota(order.begin(), order.end(), warp * kWarp);
@@ -557,7 +557,7 @@ class Run {
 
   // --- Instructions of a lane
 
-  // Until it meets others or ends.
+  // Runs a lane until it meets others or ends.
   void RunLane(Lane& lane) {
     while (fault_.empty()) {
       if (lane.pc >= static_cast<int>(entry_.code.size())) {
@@ -702,7 +702,7 @@ class Run {
           }));
   }
 
-  // By the number's width or more nothing of it is left but its sign.
+  // A shift by the number's width or more leaves nothing of it but its sign.
   static uint64_t Shifted(const PtxInstruction& in, uint64_t bits, uint32_t by) {
     return WithType(in.type, [&](auto type) -> uint64_t {
       using T = decltype(type);

@@ -42,7 +42,7 @@ class PtxMemory {
   // Aligned to 16 bytes.
   void* Take(size_t bytes);
   void GiveBack(void* memory);
-  // By the host.
+  // Marks what the host has written.
   void MarkWritten(const void* memory, size_t bytes);
   // The array that has the address or ends there; null: none.
   Array* Find(uint64_t address);

@@ -31,7 +31,7 @@ void ExpectBroken(const Schedule& schedule, const std::string& message) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
 }
 
-// Where a pass stands.
+// The place of a pass.
 std::vector<StagePass>::iterator Find(Schedule& schedule, int rank, const StagePass& pass) {
   std::vector<StagePass>& passes = schedule.passes[rank];
   return std::find(passes.begin(), passes.end(), pass);
