@@ -298,29 +298,60 @@ int ColumnOf(const Comment& comment, absl::string_view line) {
   return static_cast<int>(line.size()) - static_cast<int>(comment.text.size()) - 2;
 }
 
+// Lines of comments that belong together, joined by spaces.
+struct Paragraph {
+  bool is_behind_code = false;
+  std::string text;
+};
+
+std::vector<Paragraph> ParagraphsOf(const File& file) {
+  constexpr int kNoLine = -1;
+  const std::vector<absl::string_view> lines = absl::StrSplit(file.text, '\n');
+  std::vector<Paragraph> paragraphs;
+  int last_line = kNoLine;  // of the paragraph so far
+  int last_column = 0;
+  for (const Comment& comment : file.source.comments) {
+    const absl::string_view line = lines[comment.line - 1];
+    const int column = ColumnOf(comment, line);
+    const bool goes_on = comment.line == last_line + 1 && column == last_column;
+    const absl::string_view text = absl::StripAsciiWhitespace(comment.text);
+    last_line = text.empty() ? kNoLine : comment.line;
+    last_column = column;
+    if (text.empty()) continue;
+    if (goes_on) {
+      absl::StrAppend(&paragraphs.back().text, " ", text);
+      continue;
+    }
+    const bool is_behind_code = !absl::StartsWith(absl::StripLeadingAsciiWhitespace(line), "//");
+    paragraphs.push_back({is_behind_code, std::string(text)});
+  }
+  return paragraphs;
+}
+
+// A sentence may begin with "By" or "Where" if its subject follows, which a comma tells: "Between
+// rounds, there are no workers." Without one it counts as a fragment, "Between calls."
+bool HasNoSubject(absl::string_view text) {
+  static const std::set<absl::string_view> fragments = {"And", "Else", "Null", "Of"};
+  static const std::set<absl::string_view> openings = {
+      "After", "Also", "As",    "At",    "Before", "Behind", "Beside", "Between", "By",
+      "For",   "From", "If",    "In",    "Like",   "Not",    "On",     "Only",    "Per",
+      "Since", "To",   "Under", "Until", "Where",  "Who",    "With",   "Without"};
+  const absl::string_view word = text.substr(
+      0, std::find_if_not(text.begin(), text.end(), absl::ascii_isalnum) - text.begin());
+  if (fragments.count(word)) return true;
+  const bool is_one_sentence = !absl::StrContains(text, ". ") && !absl::StrContains(text, "? ");
+  return openings.count(word) && absl::StartsWith(text.substr(word.size()), " ") &&
+         is_one_sentence && !absl::StrContains(text, ',');
+}
+
 // Comments that begin in the middle of a sentence, "Of the last round.", and whose subject only the
 // code below tells. A line that goes on with a paragraph may begin with any word, and so may a
 // comment behind code.
 void FindCommentsWithoutASubject(const std::vector<File>& files, Offenders* found) {
-  constexpr int kNoLine = -1;
-  static const std::set<std::string> beginnings = {"And", "Else", "Null", "Of"};
   for (const File& file : files) {
-    const std::vector<absl::string_view> lines = absl::StrSplit(file.text, '\n');
-    int paragraph_line = kNoLine;  // the last one of the paragraph so far
-    int paragraph_column = 0;
-    for (const Comment& comment : file.source.comments) {
-      const absl::string_view line = lines[comment.line - 1];
-      const int column = ColumnOf(comment, line);
-      const bool goes_on = comment.line == paragraph_line + 1 && column == paragraph_column;
-      const absl::string_view text = absl::StripLeadingAsciiWhitespace(comment.text);
-      paragraph_line = text.empty() ? kNoLine : comment.line;
-      paragraph_column = column;
-      const bool is_behind_code = !absl::StartsWith(absl::StripLeadingAsciiWhitespace(line), "//");
-      const std::vector<std::string> words = WordsIn(text);
-      if (goes_on || is_behind_code || words.empty()) continue;
-      if (absl::StartsWith(text, words[0]) && beginnings.count(words[0])) {
-        ++(*found)[absl::StrCat("subject ", file.path)];
-      }
+    for (const Paragraph& paragraph : ParagraphsOf(file)) {
+      if (paragraph.is_behind_code || !HasNoSubject(paragraph.text)) continue;
+      ++(*found)[absl::StrCat("subject ", file.path)];
     }
   }
 }
@@ -604,6 +635,25 @@ TEST(House, FindsNoSubjectMissingWhereAParagraphGoesOnOrAnotherWordBegins) {
               IsEmpty());
   EXPECT_THAT(WithoutASubject("const char* a = \"\\\n// Of it.\";\n/* Of it. */ int b;\n"),
               IsEmpty());
+}
+
+TEST(House, FindsSentencesThatAreOnlyAnOpening) {
+  for (const char* fragment :
+       {"By path.", "As some rank.", "Between calls.", "For messages.", "Where the model is cut.",
+        "Who holds it.", "Not before it is ours.", "Without its prefix: all of it.",
+        "Until its lanes have ended or\n// wait for the block."}) {
+    EXPECT_THAT(WithoutASubject(absl::StrCat("// ", fragment, "\nint a;\n")),
+                ElementsAre(Pair("subject a.h", 1)))
+        << fragment;
+  }
+  for (const char* sentence :
+       {"Between rounds, there are no workers.", "By path. Runs aside.", "Per-rank numbers.",
+        "At(5) is the sixth.", "Whose it is.", "The keys are sorted\n// By path.",
+        "Where none is gathered, a parameter\n// may lie in two buckets."}) {
+    EXPECT_THAT(WithoutASubject(absl::StrCat("// ", sentence, "\nint a;\n")), IsEmpty())
+        << sentence;
+  }
+  EXPECT_THAT(WithoutASubject("int a;  // By path.\n"), IsEmpty());
 }
 
 TEST(House, FindsOddWordsInMessagesOnly) {
