@@ -40,8 +40,8 @@ TEST_P(HelpPage, IsAsItIsKept) {
 }
 
 // What an option is for stands behind its name, or on the next line.
-std::vector<std::string> FirstWordsOfRows(absl::string_view page) {
-  std::vector<std::string> words;
+std::vector<std::string> TextsOfRows(absl::string_view page) {
+  std::vector<std::string> texts;
   bool is_next = false;
   for (const absl::string_view line : absl::StrSplit(page, '\n')) {
     const absl::string_view text = absl::StripLeadingAsciiWhitespace(line);
@@ -49,21 +49,21 @@ std::vector<std::string> FirstWordsOfRows(absl::string_view page) {
     const bool is_option = indent > 0 && indent < 8 && absl::StartsWith(text, "-");
     const size_t gap = text.find("  ");
     if (is_option && gap != absl::string_view::npos) {
-      words.emplace_back(
-          *absl::StrSplit(absl::StripLeadingAsciiWhitespace(text.substr(gap)), ' ').begin());
+      texts.emplace_back(absl::StripLeadingAsciiWhitespace(text.substr(gap)));
     } else if (is_next && !is_option && !text.empty()) {
-      words.emplace_back(*absl::StrSplit(text, ' ').begin());
+      texts.emplace_back(text);
     }
     is_next = is_option && gap == absl::string_view::npos;
   }
-  return words;
+  return texts;
 }
 
 TEST_P(HelpPage, HasASubjectInEveryRow) {
   std::vector<std::string> without;
-  for (const std::string& word : FirstWordsOfRows(Print())) {
-    for (const char* beginning : {"of", "else", "null", "and", "or", "the same", "its"}) {
-      if (absl::AsciiStrToLower(word) == beginning) without.push_back(word);
+  for (const std::string& text : TextsOfRows(Print())) {
+    const std::string row = absl::StrCat(absl::AsciiStrToLower(text), " ");
+    for (const char* beginning : {"of ", "else ", "null ", "and ", "or ", "the same ", "its "}) {
+      if (absl::StartsWith(row, beginning)) without.push_back(text);
     }
   }
   EXPECT_THAT(without, IsEmpty());
