@@ -400,7 +400,7 @@ std::vector<JobTable::JobEffect> JobTable::OnHostLeaving(const Departure& depart
     const bool is_over = std::any_of(ended_.begin(), ended_.end(),
                                      [&](const EndedJob& ended) { return ended.key == key; });
     const bool is_member = job->second.core->state().nodes.contains(host());
-    // Who came after the end of the host's own instance may wait for the next server here.
+    // A node that came after the end of the host's own instance may wait for the next server here.
     if (host() != Incarnation() && is_over && !is_member) {
       Drop(job);
     } else {

@@ -123,8 +123,8 @@ class JobTable {
   // The hang watch has given a verdict.
   std::vector<JobEffect> OnNodesAtFault(const JobKey& job, NodesAtFault event, MonoTime now);
   std::vector<JobEffect> OnDisconnect(const JobKey& job, Incarnation from, MonoTime now);
-  // Who came after the end of the host's own instance is told nothing: it is about to meet the next
-  // server at this endpoint, or runs into its time-out.
+  // A node that came after the end of the host's own instance is told nothing: it is about to meet
+  // the next server at this endpoint, or runs into its time-out.
   std::vector<JobEffect> OnHostLeaving(const Departure& departure, const std::string& host_name,
                                        MonoTime now);
   std::vector<JobEffect> Tick(MonoTime now);
