@@ -37,7 +37,7 @@ class _Board:
         magic = ctypes.c_uint64.from_buffer(self._memory, 0).value
         version = ctypes.c_uint32.from_buffer(self._memory, 8).value
         if (magic, version) != (_MAGIC, _VERSION):
-            raise OSError(f"{path} is no progress board of version {_VERSION}")
+            raise OSError(f"{path} is not a progress board of version {_VERSION}")
         self.pid = ctypes.c_int32.from_buffer(self._memory, _PID)
         # Aligned words: the agent sees each whole.
         self.progress = ctypes.c_uint64.from_buffer(self._memory, _PROGRESS)

@@ -175,7 +175,7 @@ absl::StatusOr<std::vector<fs::path>> FindFolders(const fs::path& directory,
                                                   const std::string& job) {
   std::error_code error;
   if (!fs::is_directory(directory, error)) {
-    return absl::NotFoundError(absl::StrCat(directory.native(), " is no folder"));
+    return absl::NotFoundError(absl::StrCat(directory.native(), " is not a folder"));
   }
   if (fs::exists(directory / status::kDiaryName, error)) return std::vector<fs::path>{directory};
   std::vector<Life> lives;

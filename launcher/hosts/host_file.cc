@@ -169,7 +169,7 @@ absl::StatusOr<std::vector<HostEntry>> ParseHostFile(const std::string& text) {
       return InLine(number, content,
                     absl::StrCat("expected 'HOST slots=N' with N from 1 to ", kMaxSlots));
     }
-    if (!IsHostForSsh(words[0])) return InLine(number, content, "that is no name of a host");
+    if (!IsHostForSsh(words[0])) return InLine(number, content, "that is not the name of a host");
     HostEntry host{.host = std::string(words[0])};
     if (!names.insert(host.host).second) {
       return InLine(number, content, absl::StrCat(host.host, " is listed twice"));

@@ -38,7 +38,7 @@ absl::Status MakeLocalCache(const EnvironmentMap& variables) {
     if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return refuse(std::strerror(errno));
     struct stat info;
     if (::lstat(folder.c_str(), &info) != 0) return refuse(std::strerror(errno));
-    if (!S_ISDIR(info.st_mode)) return refuse("it is no folder");
+    if (!S_ISDIR(info.st_mode)) return refuse("it is not a folder");
     if (info.st_uid != ::geteuid()) {
       return refuse("it belongs to another user; name a folder of your own");
     }

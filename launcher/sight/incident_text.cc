@@ -50,12 +50,12 @@ std::vector<int> Ranks(const Json& json, const char* key) {
 absl::StatusOr<Json> Parse(absl::string_view text) {
   Json json = ParseJsonFromOutside(text);
   if (!json.is_object()) {
-    return absl::InvalidArgumentError("this is no JSON object, and so no incident file");
+    return absl::InvalidArgumentError("this is not a JSON object, and so not an incident file");
   }
   const std::string kind = Text(json, "kind");
   if (kind != "hang" && kind != "abort") {
     return absl::InvalidArgumentError(
-        "this is no incident file: its kind is neither hang nor abort");
+        "this is not an incident file: its kind is neither hang nor abort");
   }
   if (const int64_t schema = Number(json, "schema"); schema != kIncidentSchema) {
     return absl::InvalidArgumentError(absl::StrCat("this incident file has schema ", schema,

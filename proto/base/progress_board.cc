@@ -59,7 +59,7 @@ absl::StatusOr<const ProgressBoard*> AsBoard(absl::Span<const std::byte> bytes) 
   if (bytes.size() < sizeof(BoardHeader) ||
       reinterpret_cast<uintptr_t>(bytes.data()) % alignof(ProgressBoard) != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("no progress board: it has ", bytes.size(), " bytes"));
+        absl::StrCat("not a progress board: it has ", bytes.size(), " bytes"));
   }
   const auto* board = reinterpret_cast<const ProgressBoard*>(bytes.data());
   const BoardHeader& header = board->header;

@@ -149,7 +149,7 @@ absl::StatusOr<int> HttpDoor::Listen(const std::string& host, int port) {
     at.address(asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, error));
     if (error) {
       return absl::InvalidArgumentError(
-          absl::StrCat("'", host, "' is no numeric address (127.0.0.1, 0.0.0.0, [::1])"));
+          absl::StrCat("'", host, "' is not a numeric address (127.0.0.1, 0.0.0.0, [::1])"));
     }
   }
   acceptor.open(at.protocol(), error);

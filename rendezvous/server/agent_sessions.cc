@@ -265,7 +265,7 @@ class AgentSessions::Session final : public Attendee, private StreamSink {
     }
     return IsMember()
                ? absl::OkStatus()
-               : absl::PermissionDeniedError("a person or an observer is no member of a job");
+               : absl::PermissionDeniedError("a person or an observer is not a member of a job");
   }
 
   // An agent that does not read its answers is not asked for more of its requests, so that a

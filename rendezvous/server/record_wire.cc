@@ -157,7 +157,7 @@ void CheckRecord(const JobRecord& record, WireCheck& check) {
   check.Require(!is_stopping || !has_members || record.stop.has_value(), "stop", "is missing");
   const auto is_member = [&](Incarnation node) { return record.assignments.contains(node); };
   check.Require(std::all_of(record.succeeded.begin(), record.succeeded.end(), is_member),
-                "succeeded", "names a node that is no member");
+                "succeeded", "names a node that is not a member");
   for (const auto& [unused, node] : record.descriptions) {
     const bool has_rank = node.node_rank.has_value();
     check.Require(!record.settings || !record.settings->is_static || has_rank, "node_rank",

@@ -217,8 +217,8 @@ void RendezvousService::LookForWastedConnectionsOnLoop() {
         peer, absl::UnauthenticatedError(absl::StrCat(
                   "it opened no stream within ", absl::FormatDuration(options_.handshake_timeout),
                   options_.tls == TlsMode::kOn
-                      ? ": it does not hold the same secret (TLS), or is no agent"
-                      : ": it is no agent")));
+                      ? ": it does not hold the same secret (TLS), or is not an agent"
+                      : ": it is not an agent")));
   }
   is_looking_ = !greeting_.empty();
   if (!is_looking_) return;

@@ -122,7 +122,7 @@ TEST_F(Report, RefusesWhatIsNoFolderAndExplainWhatIsNoIncident) {
   WriteFile(Out("x.json"), "{}");
   const SubprocessResult result = Run({"explain", Out("x.json")});
   EXPECT_THAT(result, ExitsWith(2));
-  EXPECT_THAT(result.err, HasSubstr("this is no incident file"));
+  EXPECT_THAT(result.err, HasSubstr("this is not an incident file"));
 }
 
 // Nobody asked for files, so none are left.

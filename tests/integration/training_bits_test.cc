@@ -170,7 +170,7 @@ TEST_F(TrainingBits, OfAdaptersAreNotTrainedBesideWhatIsNoMatrix) {
   EXPECT_THAT(none.err, HasSubstr("adapters beside 'h.9.*': it fits no parameter of the model"));
   const SubprocessResult vector = Train({"--lora=2:*.bias", "--steps=1"});
   EXPECT_THAT(vector, ExitsWith(2));
-  EXPECT_THAT(vector.err, HasSubstr(".bias, which is no matrix"));
+  EXPECT_THAT(vector.err, HasSubstr(".bias, which is not a matrix"));
 }
 
 TEST_F(TrainingBits, DifferBetweenSeeds) { EXPECT_NE(HashOf(1), HashOf(1, {"--seed=2"})); }

@@ -42,7 +42,7 @@ absl::Status CheckHasAll(const ParameterStore& store, const ArrayTable& model,
                          const std::string& from) {
   for (const auto& [name, info] : model) {
     if (store.Find(name) == nullptr) {
-      return OtherModel(from, "it has ", name, ", this model has not");
+      return OtherModel(from, "it has ", name, ", this model does not");
     }
   }
   return absl::OkStatus();

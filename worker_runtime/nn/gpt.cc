@@ -55,7 +55,7 @@ absl::Status FreezeBase(const ParameterStore& store, size_t first, const GptAdap
     const std::string layer(absl::StripSuffix(name, kWeight));
     if (layer != name && store.Find(absl::StrCat(layer, kAdapter, "down")) != nullptr) continue;
     const bool is_matrix = parameter->shape().rank() == 2;
-    return refuse(name, is_matrix ? ", a table of embeddings" : ", which is no matrix");
+    return refuse(name, is_matrix ? ", a table of embeddings" : ", which is not a matrix");
   }
   if (fits_any) return absl::OkStatus();
   return refuse("no parameter of the model", DidYouMean(adapters.beside, names));

@@ -110,7 +110,7 @@ absl::Status LossScaler::Load(const std::map<std::string, std::string>& saved) {
     return absl::InvalidArgumentError(absl::StrCat(
         field, found == saved.end() ? " is missing"
                                     : absl::StrCat(" is '", absl::Utf8SafeCHexEscape(found->second),
-                                                   "', which is no number of that kind")));
+                                                   "', which is not a number of that kind")));
   };
   const auto scale = saved.find(kScale);
   if (scale == saved.end() || !absl::SimpleAtod(scale->second, &read.scale_) ||

@@ -39,7 +39,7 @@ absl::Status CheckSchedule(const Plan& plan) {
     return Bad("schedule", name, absl::StrJoin(names, ", "));
   }
   if (plan.stages == 1 && plan.schedule != Plan().schedule) {
-    return Bad("schedule", name, "1f1b where there is one stage, which is no pipeline");
+    return Bad("schedule", name, "1f1b where there is one stage, which is not a pipeline");
   }
   return absl::OkStatus();
 }

@@ -166,7 +166,7 @@ int StagesPerRank(const Plan& plan) {
 absl::Status CheckStagesPerRank(const Plan& plan) {
   if (plan.stages != 1 || plan.stages_per_rank <= 1) return absl::OkStatus();
   return Bad("stages_per_rank", absl::StrCat(plan.stages_per_rank),
-             "1 where there is one stage, which is no pipeline");
+             "1 where there is one stage, which is not a pipeline");
 }
 
 absl::StatusOr<Schedule> ScheduleOf(const Plan& plan, int ranks) {

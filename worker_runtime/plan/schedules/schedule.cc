@@ -115,7 +115,7 @@ class Reader {
       const std::optional<StagePass> pass = PassOf(absl::StripAsciiWhitespace(word));
       if (!pass) {
         return Bad(Quoted(word),
-                   " is no pass; F, B, I or W with stage and micro-batch is expected, as F0.3");
+                   " is not a pass; F, B, I or W with stage and micro-batch is expected, as F0.3");
       }
       passes.push_back(*pass);
       if (++num_passes_ > kMostPasses) return Bad("there are more than ", kMostPasses, " passes");

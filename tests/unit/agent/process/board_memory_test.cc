@@ -183,7 +183,7 @@ TEST(BoardMemory, ThatIsNoneOrGoneIsNamed) {
   ASSERT_THAT(memory, IsOk());
   Overwrite(memory->path(), std::string(kBoardBytes, 'x'));
   EXPECT_THAT(OperationRing::OpenBoard(memory->path()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no progress board")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not a progress board")));
   EXPECT_THAT(memory->Read(), StatusIs(absl::StatusCode::kInvalidArgument));
   const std::string gone = "/proc/self/fd/9999";
   EXPECT_THAT(OperationRing::OpenBoard(gone),

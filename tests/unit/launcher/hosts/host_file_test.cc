@@ -61,9 +61,9 @@ TEST(ParseHostFile, NamesTheLineThatItCannotRead) {
 }
 
 TEST(ParseHostFile, TakesNoOptionOfSshForAHost) {
-  EXPECT_THAT(WhyNot("-oProxyCommand=reboot slots=1"), HasSubstr("no name of a host"));
-  EXPECT_THAT(WhyNot("a@-oProxyCommand slots=1"), HasSubstr("no name of a host"));
-  EXPECT_THAT(WhyNot("$(reboot)@a slots=1"), HasSubstr("no name of a host"));
+  EXPECT_THAT(WhyNot("-oProxyCommand=reboot slots=1"), HasSubstr("not the name of a host"));
+  EXPECT_THAT(WhyNot("a@-oProxyCommand slots=1"), HasSubstr("not the name of a host"));
+  EXPECT_THAT(WhyNot("$(reboot)@a slots=1"), HasSubstr("not the name of a host"));
 }
 
 TEST(ChooseHosts, TakesAllWithoutAChoice) {

@@ -43,13 +43,13 @@ TEST(MakeLocalCache, RefusesWhatIsNoFolderOfThisUser) {
   std::ofstream(directory.File("file")) << "no folder";
   EXPECT_THAT(std::string(MakeLocalCache({{"CUDA_CACHE_PATH", directory.File("file")}}).message()),
               AllOf(HasSubstr(directory.File("file")), HasSubstr("CUDA_CACHE_PATH"),
-                    HasSubstr("it is no folder")));
+                    HasSubstr("it is not a folder")));
   EXPECT_EQ(MakeLocalCache({{"CUDA_CACHE_PATH", directory.File("file/below")}}).code(),
             absl::StatusCode::kInvalidArgument);
   std::filesystem::create_directory(directory.File("mine"));
   std::filesystem::create_directory_symlink(directory.File("mine"), directory.File("link"));
   EXPECT_THAT(std::string(MakeLocalCache({{"CUDA_CACHE_PATH", directory.File("link")}}).message()),
-              HasSubstr("it is no folder"));
+              HasSubstr("it is not a folder"));
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
   std::filesystem::create_directory(directory.File("theirs"));
   ASSERT_EQ(chown(directory.File("theirs").c_str(), 12345, 12345), 0);

@@ -119,7 +119,7 @@ TEST(ExplainIncident, RefusesWhatIsNoIncidentFile) {
   const auto why = [](const std::string& text) {
     return std::string(ExplainIncident(text).status().message());
   };
-  EXPECT_THAT(why("x"), HasSubstr("no JSON object"));
+  EXPECT_THAT(why("x"), HasSubstr("not a JSON object"));
   EXPECT_THAT(why("{}"), HasSubstr("its kind is neither hang nor abort"));
   json newer = Hang();
   newer["schema"] = 2;

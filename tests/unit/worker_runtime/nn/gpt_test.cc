@@ -156,7 +156,7 @@ TEST(GptAdapters, AreRefusedBesideWhatIsNoMatrixOfABlock) {
               StatusIs(kWrong, AllOf(HasSubstr("it fits no parameter of the model"),
                                      HasSubstr("did you mean h.0.attn.c_attn.weight?"))));
   EXPECT_THAT(refusal({.rank = 2, .beside = "h.0.attn.*"}),
-              StatusIs(kWrong, HasSubstr("it fits h.0.attn.c_attn.bias, which is no matrix")));
+              StatusIs(kWrong, HasSubstr("it fits h.0.attn.c_attn.bias, which is not a matrix")));
   EXPECT_THAT(refusal({.rank = 2, .beside = "*.weight"}),
               StatusIs(kWrong, HasSubstr("it fits wte.weight, a table of embeddings")));
   EXPECT_THAT(refusal({.rank = 13}), StatusIs(kWrong, HasSubstr("the hidden size, which is 12")));

@@ -204,7 +204,7 @@ TEST(PlanValidate, RefusesAScheduleOfWhatIsNoPipeline) {
       },
       "schedule must be gpipe, 1f1b, interleaved, zb-h1, zbv, not 'gpipes'");
   ExpectRefused([](Plan& p) { p.schedule = "gpipe"; },
-                "schedule must be 1f1b where there is one stage, which is no pipeline");
+                "schedule must be 1f1b where there is one stage, which is not a pipeline");
 }
 
 TEST(PlanValidate, RefusesCostsOfUnitsThatAreNone) {

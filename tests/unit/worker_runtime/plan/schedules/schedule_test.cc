@@ -51,9 +51,9 @@ TEST(ParseSchedule, NamesTheLineThatItCannotRead) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
   };
   const std::string head = "micro_batches 1\nstages_on_ranks 0\n";
-  expect(head + "rank 0: F0.0 X0.0\n", "line 3: 'X0.0' is no pass; F, B, I or W");
-  expect(head + "rank 0: F0\n", "line 3: 'F0' is no pass");
-  expect(head + "rank 0: F0.-1\n", "line 3: 'F0.-1' is no pass");
+  expect(head + "rank 0: F0.0 X0.0\n", "line 3: 'X0.0' is not a pass; F, B, I or W");
+  expect(head + "rank 0: F0\n", "line 3: 'F0' is not a pass");
+  expect(head + "rank 0: F0.-1\n", "line 3: 'F0.-1' is not a pass");
   expect(head + "rank 1: F0.0\n", "line 3: \"rank 0: ...\" is expected");
   expect(head, "stages_on_ranks names ranks 0 to 0, and there are lines of 0");
   expect("microbatches 1\n", "line 1: 'microbatches' is not known here");
