@@ -401,11 +401,8 @@ std::vector<JobTable::JobEffect> JobTable::OnHostLeaving(const Departure& depart
                                      [&](const EndedJob& ended) { return ended.key == key; });
     const bool is_member = job->second.core->state().nodes.contains(host());
     // A node that came after the end of the host's own instance may wait for the next server here.
-    if (host() != Incarnation() && is_over && !is_member) {
-      Drop(job);
-    } else {
-      StepCore(job, HostLeaving{departure, host_name}, now, out);
-    }
+    if (host() != Incarnation() && is_over && !is_member) continue;
+    StepCore(job, HostLeaving{departure, host_name}, now, out);
   }
   return out;
 }
