@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <optional>
 #include <tuple>
 
 #include "absl/strings/ascii.h"
@@ -66,23 +67,19 @@ absl::Status CheckPresetName(const std::string& name) {
 }
 
 absl::Status CheckTypes(const Plan& plan) {
-  const auto is = [](const StatePlan& state, std::initializer_list<DType> types) {
-    return !state.dtype || std::find(types.begin(), types.end(), *state.dtype) != types.end();
+  const auto is = [](std::optional<DType> dtype, std::initializer_list<DType> types) {
+    return !dtype || std::find(types.begin(), types.end(), *dtype) != types.end();
   };
-  if (plan.parameters.dtype) {
-    return Bad("parameters.dtype", ToString(*plan.parameters.dtype),
-               "left out: it is that of the parameter store");
-  }
-  if (!is(plan.gradients, {DType::kF64, DType::kF32, DType::kBf16, DType::kF16})) {
-    return Bad("gradients.dtype", ToString(*plan.gradients.dtype), "f64, f32, bf16 or f16");
+  if (!is(plan.gradient_dtype, {DType::kF64, DType::kF32, DType::kBf16, DType::kF16})) {
+    return Bad("gradient_dtype", ToString(*plan.gradient_dtype), "f64, f32, bf16 or f16");
   }
   if (plan.reduce_dtype && plan.mode == SumMode::kOrdered) {
     return Bad(
         "reduce_dtype", ToString(*plan.reduce_dtype),
         "left out in ordered mode: what is rounded on its way depends on the number of ranks");
   }
-  if (!is(plan.optimizer, {DType::kF64, DType::kF32})) {
-    return Bad("optimizer.dtype", ToString(*plan.optimizer.dtype), "f64 or f32");
+  if (!is(plan.optimizer_dtype, {DType::kF64, DType::kF32})) {
+    return Bad("optimizer_dtype", ToString(*plan.optimizer_dtype), "f64 or f32");
   }
   return absl::OkStatus();
 }

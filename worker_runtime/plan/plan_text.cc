@@ -1,6 +1,7 @@
 #include "worker_runtime/plan/plan_text.h"
 
 #include <charconv>
+#include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -17,9 +18,6 @@ using plan::ExactText;
 void DescribeState(absl::string_view name, const StatePlan& state, PlanText& text) {
   text.emplace_back(absl::StrCat(name, ".placement"), ToString(state.placement));
   text.emplace_back(absl::StrCat(name, ".residency"), ToString(state.residency));
-  if (name == "parameters") return;  // their type is the store's
-  text.emplace_back(absl::StrCat(name, ".dtype"),
-                    state.dtype ? ToString(*state.dtype) : absl::string_view("chosen"));
 }
 
 std::string Text(bool value) { return value ? "true" : "false"; }
@@ -115,6 +113,9 @@ PlanText Describe(const Plan& plan) {
   DescribeState("parameters", plan.parameters, text);
   DescribeState("gradients", plan.gradients, text);
   DescribeState("optimizer", plan.optimizer, text);
+  const auto type = [](std::optional<DType> dtype) { return dtype ? ToString(*dtype) : "chosen"; };
+  text.emplace_back("gradient_dtype", type(plan.gradient_dtype));
+  text.emplace_back("optimizer_dtype", type(plan.optimizer_dtype));
   text.emplace_back("stages", plan.stages == 0 ? "one per rank" : absl::StrCat(plan.stages));
   text.emplace_back("schedule",
                     absl::StrReplaceAll(absl::StripSuffix(plan.schedule, "\n"), {{"\n", "; "}}));

@@ -4,8 +4,8 @@ namespace muster::plan {
 
 StateTypes TypesOf(const Plan& plan, DType parameters) {
   const DType wide = SizeOf(parameters) < SizeOf(DType::kF32) ? DType::kF32 : parameters;
-  const DType optimizer = plan.optimizer.dtype.value_or(wide);
-  const DType gradients = plan.gradients.dtype.value_or(wide);
+  const DType optimizer = plan.optimizer_dtype.value_or(wide);
+  const DType gradients = plan.gradient_dtype.value_or(wide);
   return {.parameters = parameters,
           .master = optimizer,
           .gradients = gradients,

@@ -38,9 +38,6 @@ absl::string_view ToString(Residency residency);
 struct StatePlan {
   Placement placement = Placement::kReplicate;
   Residency residency = Residency::kDevice;
-  // Type of gradients and optimizer (master and moments). Nothing: f32 where the parameters have 16
-  // bits, else the parameters' own. That of the parameters is the store's.
-  std::optional<DType> dtype;
   friend bool operator==(const StatePlan&, const StatePlan&) = default;
 };
 
@@ -60,8 +57,8 @@ enum class GradientReduction : uint8_t {
 };
 absl::string_view ToString(GradientReduction reduction);
 
-// Gradients are reduced in buckets of at most `bytes_max`, last parameter first. The first bucket is
-// closed once it has `first_bytes`, so that its reduction starts early.
+// Gradients are reduced in buckets of at most `bytes_max`, last parameter first. The first bucket
+// is closed once it has `first_bytes`, so that its reduction starts early.
 struct BucketSizes {
   int64_t bytes_max = 25 << 20;
   int64_t first_bytes = 1 << 20;
@@ -83,6 +80,10 @@ struct Plan {
   StatePlan parameters;
   StatePlan gradients;
   StatePlan optimizer;
+  // Types of gradients and of the optimizer (master and moments). Nothing: f32 where the parameters
+  // have 16 bits, else the parameters' own, which is the store's.
+  std::optional<DType> gradient_dtype;
+  std::optional<DType> optimizer_dtype;
   // Stages of a pipeline (muster/pipeline.h), each of size / stages ranks that train it under the
   // rest of this plan; 0: as many as there are ranks.
   int64_t stages = 1;

@@ -179,7 +179,7 @@ TEST(TypesOf, KeepsAMasterInFullPrecisionOverParametersOfSixteenBits) {
   EXPECT_EQ(types.gradients, DType::kF32);
   EXPECT_FALSE(TypesOf(Plan(), DType::kF64).has_master());
   Plan plan;
-  plan.gradients.dtype = DType::kBf16;
+  plan.gradient_dtype = DType::kBf16;
   EXPECT_EQ(TypesOf(plan, DType::kBf16).gradients, DType::kBf16);
 }
 
