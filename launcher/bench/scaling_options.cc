@@ -58,8 +58,8 @@ command_line::Grammar GrammarOf(ScalingFlags& flags) {
   grammar.options.push_back({.name = "global_batch",
                              .group = "What is measured",
                              .help = "the ranks share one batch, so ideally N ranks do N times as "
-                                     "many steps per second; without it each has a batch of its "
-                                     "own, and as many steps as one rank are ideal",
+                                     "many steps per second; without it each has its own batch, "
+                                     "and as many steps as one rank are ideal",
                              .read = Into(command_line::ParseBool, flags.global_batch)});
   grammar.options.push_back({.name = "timeout",
                              .value_name = "S",

@@ -121,12 +121,12 @@ int InstructLabCommand(const Invocation& invocation) {
     const absl::StatusOr<std::string> line =
         MusterLineForInstructLab({args.begin() + static_cast<std::ptrdiff_t>(i) + 2, args.end()});
     if (!line.ok()) return Refuse(line.status());
-    return Refuse(absl::InvalidArgumentError(absl::StrCat(
-        "`ilab model train` prepares data and starts a trainer of its own, which muster "
-        "starts by\n  ",
-        *line,
-        "\nThe other options of ilab are main_ds's, spelled with _; with a link named "
-        "torchrun to muster first on PATH, ilab starts its trainer so by itself")));
+    return Refuse(absl::InvalidArgumentError(
+        absl::StrCat("`ilab model train` prepares data and starts its own trainer, which muster "
+                     "starts by\n  ",
+                     *line,
+                     "\nThe other options of ilab are main_ds's, spelled with _; with a link named "
+                     "torchrun to muster first on PATH, ilab starts its trainer so by itself")));
   }
   return BecomeReal("ilab", "instructlab", invocation);
 }

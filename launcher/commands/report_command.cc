@@ -91,7 +91,7 @@ absl::StatusOr<std::string> ReadRegular(const fs::path& path) {
   std::error_code error;
   const uintmax_t size = fs::is_regular_file(path, error) ? fs::file_size(path, error) : 0;
   if (error || !fs::is_regular_file(path, error)) {
-    return absl::NotFoundError(absl::StrCat(path.native(), " is no file"));
+    return absl::NotFoundError(absl::StrCat(path.native(), " is not a file"));
   }
   if (size > kFileBytesMax) {
     return absl::InvalidArgumentError(

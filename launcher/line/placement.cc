@@ -85,7 +85,7 @@ class Application {
       return;
     }
     line_.warnings.push_back(
-        absl::StrCat(given->source, "=", given->text(), " is no shorter than Slurm's KillWait, ",
+        absl::StrCat(given->source, "=", given->text(), " is not shorter than Slurm's KillWait, ",
                      found_.kill_wait, " s, after which Slurm ends everything by SIGKILL"));
   }
 
@@ -97,7 +97,7 @@ class Application {
                                               ? "--standalone"
                                               : absl::StrCat(nnodes->source, "=", nnodes->text()),
                                           ": each of the ", processes, " processes that ",
-                                          found_.scheduler, " has started is a job of its own"));
+                                          found_.scheduler, " has started is a separate job"));
   }
 
   void Set(const std::string& option, std::string value, std::string source) {
@@ -212,9 +212,8 @@ class Application {
     }
     return absl::InvalidArgumentError(absl::StrCat(
         found_.job, " runs ", found_.num_local_tasks,
-        " tasks on this node, each with GPUs of its own (--gpus-per-task); the agent is one of "
-        "them "
-        "and would not see the others' ",
+        " tasks on this node, each with its own GPUs (--gpus-per-task); the agent is one of "
+        "them and would not see the others' ",
         found_.num_gpus_hidden,
         ": start one task per node (--ntasks-per-node=1 --gpus-per-node=N), or leave the GPUs "
         "unbound (--gpu-bind=none, --tres-bind=gres/gpu:none)"));

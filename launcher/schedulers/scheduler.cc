@@ -252,7 +252,7 @@ class Derivation {
           row_.name,
           " does not tell this process how many nodes the job has: give --nnodes (or set "
           "PET_NNODES in the template that all of them are made from); --nnodes=1 if each "
-          "is a job of its own"));
+          "is a separate job"));
       return absl::OkStatus();
     }
     found_.num_nodes = static_cast<int>(std::min<int64_t>(num_nodes, kMaxListedNodes));

@@ -21,7 +21,7 @@ constexpr char kAbsent[] = "is not in this version";
 constexpr char kOwnHosts[] =
     "hosts are reached by muster itself: muster run --hostfile=FILE [--include=..|--exclude=..]";
 
-constexpr char kOfDeepSpeed[] = "DeepSpeed reads it in a file of its own, deepspeed_config_file";
+constexpr char kOfDeepSpeed[] = "DeepSpeed reads it in its own file, deepspeed_config_file";
 constexpr ConfigKey OfDeepSpeed(const char* path) {
   return {path, Type::kAny, Train::NoEffect(kOfDeepSpeed), Run::Ignored()};
 }

@@ -89,7 +89,7 @@ struct HttpDoor::State : std::enable_shared_from_this<State> {
   void Ask(const Shared& connection) {
     HttpRequest request;
     if (!ParseHttpHead(connection->head, request)) {
-      return Answer(connection, "", {.status = 400, .body = "this is no HTTP/1.1\n"});
+      return Answer(connection, "", {.status = 400, .body = "this is not HTTP/1.1\n"});
     }
     if (request.method != "GET" && request.method != "HEAD") {
       return Answer(connection, request.method, {.status = 405, .body = "expected GET\n"});

@@ -73,7 +73,7 @@ class SleepingModel {
     }
   }
 
-  // Until then it only shows the engine what it uses.
+  // Called once the engine has seen what the model uses.
   void BeginSleeping() { sleeps_ = true; }
 
   StageOutput Forward(Tape& tape, UnitRange units, Activation x) const {

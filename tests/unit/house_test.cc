@@ -356,6 +356,21 @@ void FindCommentsWithoutASubject(const std::vector<File>& files, Offenders* foun
   }
 }
 
+// How often `text` says that a thing "is no" other, in place of "is not a", and the like.
+int OddPhrasesIn(absl::string_view text) {
+  const std::vector<absl::string_view> words =
+      absl::StrSplit(text, absl::ByAnyChar(" \n\t"), absl::SkipEmpty());
+  const auto at = [&](size_t i) { return i < words.size() ? words[i] : absl::string_view(); };
+  int phrases = 0;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const bool is_verb = (at(i) == "is" || at(i) == "are") && at(i - 1) != "there";
+    const bool is_no = at(i + 1) == "no" && at(i + 2) != "longer";
+    phrases += is_verb && (is_no || absl::StartsWith(at(i + 1), "none") || at(i + 1) == "said");
+    phrases += at(i) == "of" && at(i + 1) == "its" && absl::StartsWith(at(i + 2), "own");
+  }
+  return phrases;
+}
+
 // Words of messages for which the field has plainer ones: "no rank", "nothing", "again".
 void FindOddWordsInMessages(const std::vector<File>& files, Offenders* found) {
   static const std::set<std::string> odd = {"anew", "nobody", "whoever"};
@@ -364,6 +379,9 @@ void FindOddWordsInMessages(const std::vector<File>& files, Offenders* found) {
     const std::string literals = absl::AsciiStrToLower(file.source.literals);
     for (const std::string& word : WordsIn(literals)) {
       if (odd.count(word)) ++(*found)[absl::StrCat("word ", file.path)];
+    }
+    if (const int phrases = OddPhrasesIn(literals); phrases > 0) {
+      (*found)[absl::StrCat("phrase ", file.path)] = phrases;
     }
   }
 }
@@ -663,6 +681,12 @@ TEST(House, FindsOddWordsInMessagesOnly) {
     FindOddWordsInMessages({{path, code, ReadSource(code)}}, &found);
   }
   EXPECT_THAT(found, ElementsAre(Pair("word agent/a.cc", 1)));
+}
+
+TEST(House, FindsOddPhrasesInMessages) {
+  EXPECT_EQ(OddPhrasesIn("'x' is no folder; it are  none; a GPU of its own; what\n is said"), 4);
+  EXPECT_EQ(OddPhrasesIn("there is no folder, it is not one, its own GPU, it is no longer here"),
+            0);
 }
 
 TEST(House, CountsColumnsInCharacters) {

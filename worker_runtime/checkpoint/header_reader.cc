@@ -188,7 +188,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
   bool Misplaced(absl::string_view what) {
     if (expect_ == Expect::kHeader)
-      return Fail(absl::StrCat("the header is ", what, ", no object"));
+      return Fail(absl::StrCat("the header is ", what, ", not an object"));
     return FailInEntry(absl::StrCat(what, " where none may be"));
   }
 

@@ -46,7 +46,7 @@ std::string DescribeShared(const std::map<std::string, std::vector<int>>& ranks_
   return absl::StrCat(
       absl::StrJoin(shared, ", "),
       ", and NCCL has one rank for each GPU, whatever parts MIG makes of it: start one worker for "
-      "each GPU (--nproc_per_node=gpu), or let each see one of its own (CUDA_VISIBLE_DEVICES, srun "
+      "each GPU (--nproc_per_node=gpu), or let each see only its own (CUDA_VISIBLE_DEVICES, srun "
       "--gpus-per-task=1)");
 }
 

@@ -61,7 +61,7 @@ absl::Status CheckIsFree(const ParameterStore& store) {
   return absl::FailedPreconditionError(absl::StrCat(
       "this parameter store is in use: ",
       is_taken ? absl::StrCat((*taken)->name(), " has memory already") : "an engine trains it",
-      "; each engine needs a ParameterStore of its own, with the model declared in it again"));
+      "; each engine needs its own ParameterStore, with the model declared in it again"));
 }
 
 absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan,

@@ -127,7 +127,7 @@ constexpr ConfigKey kKeys[] = {
      Train::NoEffect("any number of ranks can load any checkpoint")},
     {"zero_optimization.legacy_stage1", Type::kBool, Train::Only("false", "there is one stage 1")},
     {"zero_optimization.sub_group_size", Type::kWhole,
-     Train::NoEffect("the update runs bucket by bucket, and takes no memory of its own")},
+     Train::NoEffect("the update runs bucket by bucket, and takes no additional memory")},
     {"zero_optimization.prefetch_bucket_size", Type::kWhole},
     {"zero_optimization.stage3_prefetch_bucket_size", Type::kWhole},
     {"zero_optimization.param_persistence_threshold", Type::kWhole},

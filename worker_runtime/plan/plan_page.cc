@@ -290,7 +290,7 @@ std::vector<double> SharesOfStages(const PlanPageInput& input, const BlockLayout
   return shares;
 }
 
-// Of `shares`, in thousandths.
+// The costs of stages with such shares, in thousandths.
 PassCosts CostsOf(const std::vector<double>& shares) {
   PassCosts costs;
   for (const double share : shares) {

@@ -81,7 +81,7 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
       {.name = "backend",
        .value_name = "NAME",
        .help = absl::StrCat("communication back end: gloo, nccl, or auto for nccl where each "
-                            "worker of the job has a GPU of its own (",
+                            "worker of the job has its own GPU (",
                             out.backend, ")"),
        .read = Into(ParseName, out.backend)},
       {.name = "capture_steps",

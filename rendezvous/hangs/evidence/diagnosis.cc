@@ -586,7 +586,7 @@ class Detective {
       }
       if (out.finding == Finding::kNotCalled && culprit.tells_waits) {
         out.spoke_for_it.push_back(
-            absl::StrCat("rank ", culprit.rank, " waits for no operation of its own"));
+            absl::StrCat("rank ", culprit.rank, " itself waits for no operation"));
       }
     }
   }

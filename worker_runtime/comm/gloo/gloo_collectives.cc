@@ -111,7 +111,7 @@ absl::Status RunCollective(const CollectiveContext& context, const Call& call) {
     case OperationKind::kRecv:
       break;
   }
-  return absl::InternalError("send and receive are no collectives");
+  return absl::InternalError("send and receive are not collectives");
 }
 
 }  // namespace muster::comm

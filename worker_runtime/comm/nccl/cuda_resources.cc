@@ -67,7 +67,7 @@ absl::StatusOr<int> ChooseDevice(int local_rank) {
   if (num_devices == 1) return 0;
   if (local_rank < num_devices) return local_rank;
   return absl::InvalidArgumentError(
-      absl::StrCat("local rank ", local_rank, " has no GPU of its own: this process sees ",
+      absl::StrCat("local rank ", local_rank, " has no GPU for itself: this process sees ",
                    num_devices, "; start one worker per GPU (--nproc_per_node=gpu)"));
 }
 

@@ -130,7 +130,7 @@ TEST(FindScheduler, BoundsTheGraceByTheSitesKillWait) {
 TEST(ParseFlags, WarnsOfAGraceThatSlurmDoesNotWaitFor) {
   EXPECT_THAT(
       Parse({"--shutdown_timeout=60"}, SlurmStep()).warnings,
-      Contains(HasSubstr("--shutdown_timeout=60 is no shorter than Slurm's KillWait, 30 s")));
+      Contains(HasSubstr("--shutdown_timeout=60 is not shorter than Slurm's KillWait, 30 s")));
   EXPECT_THAT(Parse({"--shutdown_timeout=20"}, SlurmStep()).warnings, IsEmpty());
 }
 

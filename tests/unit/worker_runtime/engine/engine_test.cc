@@ -437,7 +437,7 @@ TEST(Engine, RefusesAStoreThatAnotherEngineTrains) {
       return second;
     });
     EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
-                                        HasSubstr("needs a ParameterStore of its own"))));
+                                        HasSubstr("needs its own ParameterStore"))));
   }
   const absl::Status planned = OnRanks<absl::Status>(1, [&](Communicator& world) {
     auto first = SmallTraining::Create(world, SmallPlan(SumMode::kFast, 1));
