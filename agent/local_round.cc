@@ -178,8 +178,8 @@ void LocalRound::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams
       parts_.shell.OnCannotStart(envs[i].local_rank, taken);
     }
   }
-  // Not before them: it looks at the node's interfaces, and lets go of the boards of the last
-  // round.
+  // The hang watch starts after the workers: it looks at the node's interfaces, and lets go of the
+  // boards of the last round.
   parts_.hang_watch.StartRound(
       {.round = assignment().round,
        .restart_count = assignment().restart_count,

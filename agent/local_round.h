@@ -54,8 +54,8 @@ class LocalRound {
   // `ask` asks the store of the rendezvous.
   LocalRound(asio::io_context& loop, Parts parts, RoundNetwork::Ask ask);
 
-  // For the life of the agent: without the hook for PyTorch's programs workers run all the same,
-  // and nothing is known of them.
+  // Prepares the hook for PyTorch's programs, for the life of the agent. Without it workers run all
+  // the same, and nothing is known of them.
   void PrepareTorchPrograms();
   // Ends the store of the last round. PortsReserved, or PortsFailed.
   Event ReservePorts();

@@ -28,8 +28,8 @@ class OutputFile {
 
   // Never blocks: see FileWriter.
   void Append(absl::string_view bytes) { writer_->Append(file_, bytes); }
-  // Behind what is still queued: says how much has been lost, if anything has, and closes. Never
-  // blocks.
+  // Lets what is queued be written, then says how much has been lost, if anything has, and closes.
+  // Never blocks.
   void Close();
 
   const std::string& path() const { return path_; }

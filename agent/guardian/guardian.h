@@ -34,8 +34,8 @@ namespace muster::agent {
 struct GuardianHandle {
   pid_t pid = -1;
   UniqueFd socket;
-  // For GuardianClient: what the guardian hands on if the agent is killed, a DeathNotice of
-  // proto/agent.proto; empty: nothing. The orderly end takes it back.
+  // The DeathNotice of proto/agent.proto that GuardianClient has the guardian hand on if the agent
+  // is killed; empty: none. The orderly end takes it back.
   std::string death_notice;
 };
 

@@ -60,9 +60,9 @@ struct PortUse {
 // Source:  kernel documentation, networking/proc_net_tcp.rst
 std::vector<PortUse> FindPortUses(absl::string_view proc_net_tcp, int port);
 
-// Who listens on (or else is connected from) a port of this machine: "pid 4242 (python3)", "a
-// process of uid 1001" if it is not ours to look at, empty if nobody is seen: a port that is bound
-// but not listened on has no line in /proc/net.
+// The process that listens on a port of this machine, or else is connected from it: "pid 4242
+// (python3)"; "a process of uid 1001" if it is not ours to look at; empty if none is seen: a port
+// that is bound but not listened on has no line in /proc/net.
 std::string DescribePortHolder(int port);
 
 }  // namespace muster::agent

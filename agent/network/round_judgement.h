@@ -41,7 +41,7 @@ std::vector<std::string> CompareNodes(const std::vector<NodeReport>& reports);
 struct RoundJudgement {
   std::vector<std::string> network;      // failed pairs, one sentence each
   std::vector<std::string> differences;  // CompareNodes
-  // Not empty: the job ends, for this reason.
+  // The reason for which the job ends; empty: it does not.
   std::string refusal;
   // Each once: nodes that must reach each other and do not, so that no worker starts before the
   // rendezvous has said who goes on.

@@ -1,6 +1,7 @@
-// Before the workers of a round start on several nodes: which network they use, whether every pair
-// of nodes can talk over it, and whether the nodes are alike. What it decides is pure
-// (network_choice.h, pairs.h, round_judgement.h); here it is asked, exchanged and said.
+// Finds out, before the workers of a round start on several nodes, which network they use, whether
+// every pair of nodes can talk over it, and whether the nodes are alike. The decisions are pure
+// (network_choice.h, pairs.h, round_judgement.h); what they need is asked, exchanged and reported
+// here.
 //
 // Every node reports on its own pairs through the round's store; node 0 judges all reports. Only
 // with --network=require or --strict_nodes does a node wait for the judgement. Where a required

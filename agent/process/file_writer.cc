@@ -84,7 +84,7 @@ struct FileWriter::State {
     return true;
   }
 
-  // Until the writer has gone; without `waits`, until nothing is queued.
+  // Writes what is queued until the writer has gone; without `waits`, until nothing is queued.
   void Run(bool waits) {
     for (Item item; Take(item, waits); item = Item()) {
       if (item.file != nullptr) WriteAll(*item.file, item.bytes);

@@ -16,7 +16,8 @@
 
 namespace muster::agent {
 
-// In the order of the protocol's bytes: from 0 in PyTorch 2.1, from 1 behind VALIDATE.
+// The commands in the order of the protocol's bytes, which begin at 0 in PyTorch 2.1, and at 1
+// behind VALIDATE.
 enum class StoreCommand : uint8_t {
   kSet,
   kCompareSet,

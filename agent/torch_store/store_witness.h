@@ -1,5 +1,5 @@
-// On the nodes that do not serve PyTorch's store: tells the store which connections are which
-// worker's, so that it can say who is missing by rank (README.md, "Who is there").
+// Tells PyTorch's store, from the nodes that do not serve it, which connections are which worker's,
+// so that it can say who is missing by rank (README.md, "Who is there").
 #pragma once
 
 #include <sys/types.h>

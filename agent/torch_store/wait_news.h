@@ -69,7 +69,8 @@ class WaitNews {
   bool TakeLookup(MonoTime now);
   // Who is waited for, if that is due.
   std::optional<TellPeople> TakeNotice(MonoTime now);
-  // After ranks have come: where it was said that some are missing, that all are there now.
+  // Called after ranks have come. Where it was said that some are missing, says once that all are
+  // there now.
   std::optional<TellPeople> NoteArrival(MonoTime now);
   // The same at a barrier, after a request.
   std::optional<TellPeople> NoteBarrier(MonoTime now);

@@ -1,5 +1,5 @@
-// Where a rank has aborted: what the ranks here called last is asked before any of them is
-// signalled, and said once a round by the judge of the job to all nodes
+// The inquiry after a rank has aborted: what the ranks here called last is asked before any of them
+// is signalled, and said once a round by the judge of the job to all nodes
 // (rendezvous/hangs/judge/abort_watch.h). Gloo aborts the rank that receives another size than it
 // expects, which need not be the one at fault.
 //

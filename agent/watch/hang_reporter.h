@@ -25,7 +25,8 @@ using OnWatchSaid = std::function<void(WatchEvent event, const std::string& text
 
 class HangReporter {
  public:
-  // Who reports where. `on_said` is told what is said, after it was said; empty: nobody is.
+  // Writes its reports to `report_directory`, for `node` of the job `run_id`. `on_said` is called
+  // with what was said, after it was said, unless it is empty.
   HangReporter(std::string run_id, std::string node, const std::string& report_directory,
                OnWatchSaid on_said);
 

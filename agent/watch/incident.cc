@@ -28,8 +28,8 @@ bool IsCulprit(const Incident& incident, int rank) {
   return std::find(culprits.begin(), culprits.end(), rank) != culprits.end();
 }
 
-// By whom the silence of which ranks was told: of those concerned, that live and were silent for
-// long enough.
+// The ranks whose silence was told, keyed by what told it: those concerned that live and were
+// silent for long enough.
 std::map<hangs::ToldBy, std::vector<int>> Detectors(const Incident& incident) {
   const std::vector<int>& waiting = incident.diagnosis.waiting;
   std::map<hangs::ToldBy, std::vector<int>> out;

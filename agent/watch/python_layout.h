@@ -1,4 +1,5 @@
-// Where CPython keeps what its threads execute, by version: offsets in bytes on 64-bit machines.
+// The places where CPython keeps what its threads execute, by version: offsets in bytes on 64-bit
+// machines.
 //
 // Source: CPython 3.10 to 3.14: Include/cpython and Include/internal/pycore_*.h (offsets printed by
 // a program compiled with these headers); from 3.13 on the interpreter holds them itself

@@ -1,5 +1,5 @@
-// Who works on this node: the workers that live, each with what is known of its process, and the
-// place of the node in the round that they are of.
+// The workers on this node: those that live, each with what is known of its process, and the place
+// of the node in the round that they are of.
 //
 // Threads: compatible.
 #pragma once

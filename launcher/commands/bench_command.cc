@@ -38,7 +38,8 @@ constexpr char kProgram[] = "muster bench scaling";
 constexpr char kSelf[] = "/proc/self/exe";
 constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
 constexpr absl::Duration kPatience = absl::Seconds(5);  // for one look
-// For an agent that was asked to end; it gives its workers --shutdown_timeout, 30 s as a rule.
+// How long an agent that was asked to end is waited for; it gives its workers --shutdown_timeout,
+// 30 s as a rule.
 constexpr absl::Duration kEndPatience = absl::Minutes(2);
 constexpr size_t kLastLines = 20;
 constexpr off_t kLastBytes = 16384;

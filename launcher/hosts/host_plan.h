@@ -72,7 +72,7 @@ std::string FindDeepSpeedVariables(const EnvironmentMap& environment,
 // Errors: kInvalidArgument: a line that is no NAME=value.
 absl::Status ReadDeepSpeedVariables(const std::string& text, EnvironmentMap& out);
 
-// As --nproc_per_node has it: "4", or "gpu:0,2".
+// The workers of `host` as --nproc_per_node takes them: "4", or "gpu:0,2".
 std::string WorkersOfHost(const HostEntry& host);
 
 // One start per host, in their order.

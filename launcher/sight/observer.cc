@@ -36,7 +36,8 @@ namespace {
 constexpr absl::Duration kAgentPatience = absl::Seconds(2);
 // An answer, with the names of its nodes.
 constexpr size_t kAnswerBytesMax = 2 * kInquiryAnswerBytesMax;
-// Where no job is named: the hand-shake wants a run id, and musterd serves no job of this one.
+// The run id said where no job is named: the hand-shake wants one, and musterd serves no job of
+// this.
 constexpr char kNoJob[] = "none";
 
 absl::Status Failed(absl::string_view what, const std::string& path) {

@@ -13,7 +13,7 @@ namespace muster {
 struct StopRequest {
   std::string node;    // the one to be drained, by its name or address; empty: the whole job
   std::string reason;  // of the person, for people; empty: none was given
-  // Without a stop step: the workers are signalled now, and have --shutdown_timeout.
+  // Whether the workers are signalled now, without a stop step; they have --shutdown_timeout.
   bool at_once = false;
   friend bool operator==(const StopRequest&, const StopRequest&) = default;
 };

@@ -52,8 +52,8 @@ absl::StatusOr<Value> ParseChoice(const std::string& text,
   return absl::InvalidArgumentError(absl::StrCat("expected ", expected, DidYouMean(text, names)));
 }
 
-// For Option::read: reads a text with `parse` and keeps it in `out`, which must live as long as the
-// table.
+// A function for Option::read, which reads a text with `parse` and keeps the value in `out`; that
+// must live as long as the table.
 template <typename Value, typename Out>
 std::function<absl::Status(const std::string&)> Into(
     absl::StatusOr<Value> (*parse)(const std::string&), Out& out) {

@@ -78,8 +78,8 @@ std::vector<fs::path> EntriesOf(const fs::path& folder) {
   return entries;
 }
 
-// Where the environment's interpreters look for packages. RHEL has those with machine code in
-// lib64, Debian's own interpreter has them in dist-packages.
+// The directories in which the environment's interpreters look for packages. RHEL has packages with
+// machine code in lib64, and Debian's own interpreter has its packages in dist-packages.
 std::vector<fs::path> PackageRoots(const std::string& environment) {
   std::vector<fs::path> roots;
   for (const char* lib : {"lib", "lib64"}) {

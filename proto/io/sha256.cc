@@ -9,8 +9,8 @@
 namespace muster {
 namespace {
 
-// From a library context of its own: that of a program which links this may have providers without
-// it, by the site's configuration.
+// The digest comes from a library context of its own: by the site's configuration, that of a
+// program which links this may have only providers that lack it.
 const EVP_MD* Digest() {
   static const EVP_MD* const digest = EVP_MD_fetch(OSSL_LIB_CTX_new(), "SHA256", nullptr);
   return digest;

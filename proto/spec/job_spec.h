@@ -40,7 +40,7 @@ enum class RendezvousBackend {
   kMuster,
   kEtcd,  // `endpoint` lists etcd hosts; not in this version
 };
-// As on the command line: "static", "c10d", "muster", "etcd".
+// The name on the command line: "static", "c10d", "muster", "etcd".
 std::string ToString(RendezvousBackend backend);
 
 // Ports of an endpoint that names none, as in torchrun.

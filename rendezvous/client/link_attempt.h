@@ -24,7 +24,7 @@ class LinkAttempt {
  public:
   LinkAttempt(const GrpcLinkOptions& options, const asio::ip::tcp::endpoint& address, TlsMode tls);
 
-  // In words: as the user wrote it, "host:port", and what that was resolved to.
+  // The endpoint as the user wrote it, "host:port", and the address that it was resolved to.
   const std::string& endpoint() const { return about_.endpoint; }
   const std::string& address() const { return about_.address; }
 

@@ -32,8 +32,8 @@ class RetryPolicy {
   const BackoffOptions backoff_;
   uint64_t jitter_state_;
   int step_ = 0;
-  // Since the last success. One of several addresses may answer and another refuse the connection,
-  // so only success resets the count.
+  // Refusals since the last success. One of several addresses may answer and another refuse the
+  // connection, so only success resets the count.
   int num_refusals_ = 0;
   bool was_accepted_ = false;
 };

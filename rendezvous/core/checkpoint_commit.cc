@@ -14,8 +14,8 @@ absl::Status NotNow(int64_t step, const std::string& why) {
                                              "; the one before it stays, and training goes on"));
 }
 
-// Where the workers of `from` may still publish: their lease, or what stands for it; nothing if
-// they have no part in `round`.
+// The time until which the workers of `from` may publish: the end of their lease, or what stands
+// for it; nothing if they have no part in `round`.
 std::optional<MonoTime> PublishesUntil(const JobState& state, Incarnation from, Round round) {
   const auto former = state.former.find(from);
   if (former != state.former.end()) {

@@ -198,7 +198,8 @@ class RendezvousCore {
   void BeginStop(StopStep asked, bool at_once, Turn& turn);
   void ObeyWish(const NodeState& node, Turn& turn);
   void AdvanceStop(Turn& turn);
-  // Without a step that all agree on: by signals, as a round or a job is stopped otherwise.
+  // Stops by signals, as a round or a job is stopped otherwise, where there is no step that all
+  // agree on.
   void StopBySignals(const std::string& why, Turn& turn);
   // Every worker of the round has ended with 0.
   void FinishRound(Turn& turn);

@@ -1,6 +1,6 @@
-// Who is lost: the part of RendezvousCore that counts silence. Silence says something about a node
-// only while others are heard; when nobody is, it is this server that is cut off, or everybody is
-// stopped at once, and ending the job then would be wrong for all of them.
+// The part of RendezvousCore that counts silence, and so decides which nodes are lost. Silence says
+// something about a node only while others are heard; when none is, it is this server that is cut
+// off, or all of them are stopped at once, and ending the job then would be wrong for all of them.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -44,9 +44,9 @@ class RendezvousLink {
   // newest is kept, and goes with a report. What is unsent when the connection is lost is dropped:
   // the server asks again.
   virtual void SendWatchWord(const hangs::NodeWord& word) = 0;
-  // For somebody who asks at this agent's socket. Answered by on_inquiry_answer, once: with
-  // kUnavailable at once where there is no connection, or the server knows no inquiries; and not at
-  // all if the connection is lost before the answer came.
+  // Passes on what was asked at this agent's socket. It is answered by on_inquiry_answer, once:
+  // with kUnavailable at once where there is no connection, or the server knows no inquiries; and
+  // not at all if the connection is lost before the answer came.
   virtual void SendInquiry(const Inquiry& inquiry) = 0;
   // Dropped while there is no connection.
   virtual void SendInquiryReply(const InquiryReply& reply) = 0;

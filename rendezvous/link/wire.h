@@ -25,8 +25,8 @@ namespace muster::rendezvous {
 class EncodedPeers;  // rendezvous/link/parts_wire.h
 
 inline constexpr int kProtocolVersion = 6;
-// To the server: one report, or one request to the store. To an agent: one directive, or one reply
-// of the store with its values.
+// The most bytes of a message: to the server, of one report or one request to the store; to an
+// agent, of one directive or one reply of the store with its values.
 inline constexpr int kMaxMessageBytes = 4 << 20;
 inline constexpr int kMaxReplyMessageBytes =
     static_cast<int>(kMaxStoreReplyBytes) + kMaxMessageBytes;

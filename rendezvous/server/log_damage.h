@@ -11,8 +11,8 @@
 
 namespace muster::rendezvous {
 
-// Where a log ended once a transaction in it was durable: kept outside the log, since nothing in
-// it tells a last transaction that is damaged from one that never was whole.
+// The end of a log once a transaction in it was durable. It is kept outside the log, since nothing
+// in the log itself tells a last transaction that is damaged from one that never was whole.
 struct LogEnd {
   std::string salts;  // of the log's header: of this use of the file
   uint64_t num_frames = 0;

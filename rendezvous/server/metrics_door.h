@@ -1,6 +1,6 @@
-// Where musterd tells a Prometheus of its jobs (rendezvous/status/job_metrics.h). Who shows the
-// token of a user (proto/io/metrics_token.h) is told of that user's jobs; without authentication,
-// everybody of all.
+// The door at which musterd tells a Prometheus of its jobs (rendezvous/status/job_metrics.h). A
+// request with the token of a user (proto/io/metrics_token.h) is told of that user's jobs; without
+// authentication, each is told of all.
 //
 // Loop thread only.
 #pragma once

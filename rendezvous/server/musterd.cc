@@ -69,7 +69,7 @@ std::string InWords(const MusterdOptions& options, size_t num_jobs) {
                       options.state_dir);
 }
 
-// Where the server listens: on sockets of a service manager, or else at --listen.
+// The place where the server listens: sockets of a service manager, or else --listen.
 struct Listening {
   int port = 0;  // of the first
   std::string words;

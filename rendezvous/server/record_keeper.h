@@ -1,5 +1,5 @@
-// Where records of jobs are made durable: StateWriter (state_writer.h) in musterd --state_dir. A
-// server without one keeps its state in memory, and holds nothing back.
+// The interface through which records of jobs are made durable: StateWriter (state_writer.h) in
+// musterd --state_dir. A server without one keeps its state in memory, and holds nothing back.
 #pragma once
 
 #include <cstdint>

@@ -77,8 +77,8 @@ class RendezvousServer {
   //         kUnavailable: anything else.
   absl::StatusOr<int> Listen(const std::string& address, int port);
 
-  // In place of Listen: takes what comes on sockets that listen already, one at least, and returns
-  // their numeric addresses.
+  // Called in place of Listen. Takes what comes on sockets that listen already, one at least, and
+  // returns their numeric addresses.
   //
   // Errors: kFailedPrecondition, kResourceExhausted and kUnavailable as of Listen.
   absl::StatusOr<std::vector<Endpoint>> ListenOn(std::vector<UniqueFd> sockets);

@@ -32,7 +32,8 @@ constexpr char kSchema[] =
     " round BLOB NOT NULL, progress BLOB NOT NULL, kept_at INTEGER NOT NULL, forget_at INTEGER,"
     " round_sum INTEGER, progress_sum INTEGER, PRIMARY KEY (owner, run_id, instance));";
 
-// From format 1. Tables of a format are never changed, but for new columns at their end.
+// Adds the columns that tables of format 1 lack. Tables of a format are never changed, but for new
+// columns at their end.
 constexpr char kAddSums[] =
     "ALTER TABLE life ADD COLUMN sum INTEGER;"
     "ALTER TABLE jobs ADD COLUMN round_sum INTEGER;"
@@ -242,8 +243,8 @@ absl::Status StateFile::OpenDatabase() {
   if (sqlite3_open_v2(path_.c_str(), &db_, kFlags, nullptr) != SQLITE_OK) return Explain("open");
   sqlite3_extended_result_codes(db_, 1);
   sqlite3_wal_hook(db_, OnCommitted, &num_log_frames_);
-  // Before the first reading: a log is read without an index in a file, which a full disk cannot
-  // take.
+  // The mode is set before the first reading: a log is then read without an index in a file, which
+  // a full disk cannot take.
   MUSTER_RETURN_IF_ERROR(Execute("PRAGMA locking_mode=EXCLUSIVE"));
   MUSTER_ASSIGN_OR_RETURN(identity_, IdentityOf(path_));
   Statement check(db_, "PRAGMA integrity_check(1)");

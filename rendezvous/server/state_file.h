@@ -82,7 +82,7 @@ class StateFile {
   // Makes the tables, or brings them to the present format, and records this life's term. Once.
   absl::Status BeginLife();
   absl::Status AddChecksums();
-  // After a transaction. Without it, or with an older one, less damage is noticed.
+  // Called after a transaction. Without a note, or with an older one, less damage is noticed.
   void NoteLogEnd() const;
   void RollBack();
   bool IsFull() const;

@@ -38,7 +38,8 @@ struct StacksOfNode {
   std::vector<RankDoing> ranks;
 };
 
-// Not more than `bytes_max` as JSON: the outermost frames are left out first, then what ranks do.
+// The stacks of `ranks`, of not more than `bytes_max` as JSON: the outermost frames are left out
+// first, then what ranks do.
 StacksOfNode MakeStacks(const std::vector<hangs::RankReport>& ranks, size_t bytes_max);
 std::string ToJson(const StacksOfNode& stacks);
 // Errors: kInvalidArgument: as ParseStatusPage.

@@ -1,4 +1,4 @@
-// From options to what a plan page shows: the model is built, cut and run without any memory, or
+// Makes of options what a plan page shows: the model is built, cut and run without any memory, or
 // counted by arithmetic where it can only be planned.
 //
 // Threads: pure.

@@ -52,10 +52,10 @@ class Completion {
   virtual MonoTime finished_at();
 
  protected:
-  // For a queue to go on behind it: waits until it is on a stream, or has ended; the failure that
-  // it ended with. From then on the board shows that the program waits for it, until its end. What
-  // threads wait for it later does not count as waiting for other ranks: it is the device's own
-  // work as well.
+  // Called for a queue to go on behind it: waits until it is on a stream, or has ended, and returns
+  // the failure that it ended with. From the call on the board shows that the program waits for it,
+  // until its end. What threads wait for it later does not count as waiting for other ranks: it is
+  // the device's own work as well.
   absl::Status WaitUntilPosted();
 
  private:

@@ -20,8 +20,8 @@ void Accumulate(DType dtype, ReduceOp op, void* into, const void* from, int64_t 
 // out[i] = a[i] (op) b[i]; `out` may be one of the two.
 void Combine(DType dtype, ReduceOp op, void* out, const void* a, const void* b, int64_t count);
 
-// Between a type and its accumulation type; a copy where they are one. Narrowing rounds to nearest,
-// ties to even.
+// Convert between a type and its accumulation type, and copy where they are one. Narrowing rounds
+// to nearest, ties to even.
 void Widen(DType dtype, void* wide, const void* narrow, int64_t count);
 void Narrow(DType dtype, void* narrow, const void* wide, int64_t count);
 

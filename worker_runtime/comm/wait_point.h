@@ -31,8 +31,8 @@ class WaitPoint {
     if (wake_ != nullptr) wake_();
   }
 
-  // For those who wait: `wake` makes the waiting thread look around, and is called until End.
-  // False, and nothing to end, if the point is interrupted.
+  // Begins a wait: `wake` makes the waiting thread look around, and may be called until End. False,
+  // and there is nothing to end, if the point is interrupted.
   bool Begin(std::function<void()> wake) {
     base::MutexLock lock(mu_);
     if (is_interrupted_) return false;

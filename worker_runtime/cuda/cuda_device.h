@@ -78,8 +78,8 @@ class CudaDevice final : public Device {
   // outlive it.
   absl::Status CheckMayCross() const;
   bool is_capturing() const;
-  // To work in: the memory is another's as soon as the handle is gone, for what comes later on the
-  // queue.
+  // Memory to work in, which is another's as soon as the handle is gone, for what comes later on
+  // the queue.
   Tensor Scratch(Queue& queue, DType dtype, int64_t count) const;
   const float* one() const { return one_; }  // the number, in the device's memory
 

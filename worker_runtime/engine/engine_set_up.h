@@ -73,8 +73,8 @@ absl::Status CheckDeclaresTokens(const Plan& plan, const EngineSetUp& set_up);
 
 // Places of a pipeline, of which each has several stages in turn or one.
 int PlacesOf(const Plan& plan, const PipelineCut& cut);
-// Where plan.stages cuts a model in units. Errors: kInvalidArgument: the plan, or it cannot be cut
-// so.
+// The cut of a model in units by plan.stages. Errors: kInvalidArgument: the plan, or the model
+// cannot be cut so.
 absl::StatusOr<PipelineCut> CutOf(ParameterStore& store, const Plan& plan, int world_size,
                                   const UnitModel& model, const ModelInput& sample);
 // Errors: the schedule has no order for so many stages and micro-batches, or not for these stages.

@@ -48,7 +48,7 @@ class RankState {
   // frozen; nothing of what it has none of.
   std::vector<Tensor> BindVisitor(int unit);
   void ReleaseVisitor();
-  // After a failure: memory of some content, so that a pass may run to its end.
+  // Binds memory of any content after a failure, so that a pass may run to its end.
   void BindAnything(int unit);
 
   // Each of its type in program.types, [blocks.num_elements()]. Values: of blocks held whole or

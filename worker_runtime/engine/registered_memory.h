@@ -30,7 +30,7 @@ class RegisteredMemory {
 
   // The memory is about to be another one.
   void Clear() { registrations_.clear(); }
-  // Where it is wanted. Errors: the communicator's, on all ranks.
+  // Registers the memory where that is wanted. Errors: the communicator's, on all ranks.
   absl::Status Register();
 
  private:

@@ -66,9 +66,9 @@ absl::StatusOr<std::unique_ptr<Rig>> MakeRig(Communicator& world, ParameterStore
                                              const PipelineCut& cut, StageTracer record,
                                              bool has_sample);
 
-// As DDP's buckets are rebuilt: the first step ran in the assumed order of gradients, the others
-// run in the one that was `observed`, if all ranks saw the same. Whether it is another, so that
-// Recompile must follow; shards and memory stay where they are. All ranks call it together.
+// Adopts the order of gradients that was `observed` in the first step, which ran in the assumed
+// one, if all ranks saw the same; DDP rebuilds its buckets so. Returns whether it is another, so
+// that Recompile must follow; shards and memory stay where they are. All ranks call it together.
 //
 // Errors: the communicator's; those of ProvePrograms.
 absl::StatusOr<bool> AdoptOrder(Rig& rig, const std::vector<int>& observed);

@@ -48,8 +48,8 @@ std::vector<StateArray> OptimizerArrays(const ParameterStore& store, const Updat
 // [outermost first]
 std::vector<int64_t> Sizes(const Shape& shape);
 
-// As a file takes them; all lie in `memory`, one after the other: each is filled when it is its
-// turn.
+// The arrays as a file takes them. All share `memory`, one after the other: each is filled when it
+// is its turn.
 std::vector<checkpoint::NamedArray> NamedArrays(const std::vector<StateArray>& arrays, DType dtype,
                                                 const Tensor& memory);
 

@@ -48,8 +48,8 @@ class StateKeeper {
         listeners_(listeners),
         fence_(std::move(fence)) {}
 
-  // As Engine's functions of these names; Copy is TakeSnapshot, and a rank that has none restores
-  // from null.
+  // Engine's functions of these names; Copy is TakeSnapshot, and a rank that has none restores from
+  // null.
   absl::Status Save(const std::string& directory,
                     const std::map<std::string, std::string>& metadata);
   absl::StatusOr<Engine::Loaded> Load(const std::string& directory);

@@ -40,7 +40,8 @@ class Travels {
   absl::StatusOr<Times> Await(int action);
   // Waits on the host for what has arrived as far as the device's queue knows, or was launched.
   absl::Status AwaitOnHost();
-  // After a failure: waits for what is under way, which uses memory of the engine. The first error.
+  // Waits, after a failure, for what is under way, which uses memory of the engine. Returns the
+  // first error.
   absl::Status AwaitRest();
 
   // What reductions of the step took. Collectives of a communicator run one after the other.

@@ -1,5 +1,5 @@
-// From reduced gradients to parameters: norm, loss scale, clipping, the update, and what ends a
-// step instead.
+// The part of a step that leads from reduced gradients to updated parameters: norm, loss scale,
+// clipping, the update, and what ends a step instead.
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,7 @@ struct Rows {
   int64_t stride;
 };
 
-// Where head blockIdx.y is: `part` 0, 1 and 2 of qkv are Q, K and V.
+// The rows of head blockIdx.y in `part` of qkv: 0, 1 and 2 are Q, K and V.
 template <typename T>
 __device__ Rows<T> HeadOf(AttentionShape shape, T* qkv, int part) {
   const int64_t b = blockIdx.y / shape.heads;

@@ -203,7 +203,7 @@ int64_t NumParametersOf(const KnownModel& model) {
   return total;
 }
 
-// As GptFlopsPerToken counts: 6 for each parameter that is multiplied, and attention unmasked.
+// Counts as GptFlopsPerToken does: 6 for each parameter that is multiplied, and attention unmasked.
 double FlopsPerToken(const KnownModel& model, int64_t sequence) {
   const double table =
       static_cast<double>(model.vocabulary) * static_cast<double>(model.hidden_size);

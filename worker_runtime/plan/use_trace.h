@@ -27,8 +27,8 @@ struct UseTrace {
   std::vector<int> gradients;  // parameters, each once, as a backward pass finishes them
   // Parameters that learn, in the order of the pass, not twice in a row. Empty: not known.
   std::vector<BackwardUse> backward_uses;
-  // On the tape and beside it: what stays from the forward pass until the backward pass begins, and
-  // the most that is held at any moment of both. 0: not known.
+  // Memory on the tape and beside it: what stays from the forward pass until the backward pass
+  // begins, and the most that is held at any moment of both. 0: not known.
   int64_t kept_bytes = 0;
   int64_t peak_bytes = 0;
   // What stays of it between the two halves of a backward pass, for the gradients of weights. 0:

@@ -101,7 +101,8 @@ class AgentClient final : public Store {
   uint64_t next_request_id_ ABSL_GUARDED_BY(mu_) = 1;
   absl::btree_map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mu_);
   std::function<void(const std::string&)> on_round_over_ ABSL_GUARDED_BY(mu_);
-  // As told: kAborted once it is over, kCancelled if no other follows.
+  // The end of the round as the agent has told it: kAborted once it is over, kCancelled if no other
+  // follows.
   absl::Status round_over_ ABSL_GUARDED_BY(mu_);
   std::optional<EnvironmentMap> next_round_ ABSL_GUARDED_BY(mu_);
   std::thread reader_;  // last: it uses everything above

@@ -58,7 +58,8 @@ bool IsInDataLoader(const std::vector<std::string>& frames) {
 }
 
 Cause CauseOf(const RankReport& rank) {
-  // Before what it waits for in the kernel: a loader's pipe, lock or disk is its data's.
+  // A data loader comes before what the rank waits for in the kernel: a loader's pipe, lock or disk
+  // is its data's.
   if (IsInDataLoader(rank.frames) || IsInDataLoader(rank.python)) return Cause::kDataLoader;
   switch (rank.hold) {
     case Hold::kLock:

@@ -57,9 +57,9 @@ class Detective {
     return {*rank.step, in_a_pass ? static_cast<int>(rank.phase) : 0};
   }
 
-  // Where the ranks do not tell us for whom they wait: who is furthest behind in what it has
-  // marked. Nobody where one has marked nothing, or where all wait for work by intention or are
-  // behind their last step.
+  // Judges ranks that do not tell us for whom they wait: at fault are those furthest behind in what
+  // they have marked. None is at fault where one has marked nothing, or where all wait for work by
+  // intention or are behind their last step.
   Diagnosis Silent() const {
     std::vector<int> behind;
     std::vector<int> others;
@@ -310,8 +310,8 @@ class Detective {
     });
   }
 
-  // Where waiting ends: what is to be said of it, and the stall it ends in, where it is none of a
-  // rank.
+  // The end of all waiting: what is to be said of it, and the stall it ends in, where it is none of
+  // a rank.
   struct End {
     Diagnosis diagnosis;
     int stall = kNone;
@@ -492,8 +492,8 @@ class Detective {
                                    AnswerTo(transfer->operation), " for which ", where);
   }
 
-  // By way of those who wait themselves: without the short cuts of others that wait for a target,
-  // too.
+  // The wait graph whose paths lead by way of those who wait themselves: it lacks the short cuts of
+  // others that wait for a target, too.
   WaitGraph WithoutShortCuts(const Diagnosis& out, const std::vector<int>& targets) const {
     const int inner = InnermostStall(targets);
     const std::vector<bool> is_target = Marked(targets);

@@ -18,7 +18,8 @@ bool HasCalledAnything(const RankEvidence& rank) {
   });
 }
 
-// In a collective that is done. Groups are made alone over NCCL, and read as barriers.
+// Whether the rank has met others, in a collective that is done. Barriers do not count: over NCCL
+// each rank makes its groups alone, and that reads as a barrier.
 bool HasMetOthers(const RankEvidence& rank) {
   return std::any_of(rank.groups.begin(), rank.groups.end(), [](const GroupRecord& record) {
     return std::any_of(record.operations.begin(), record.operations.end(), [](const auto& op) {

@@ -78,7 +78,8 @@ struct AbortBlame {
 // has ended it: `is_of_size`.
 AbortBlame FindBlame(const AbortReport& report, bool is_of_size);
 
-// By the last words of a process: Gloo has ended it, because it has received more than it expects.
+// Whether the last words of a process say that Gloo has ended it, because it has received more than
+// it expects.
 bool IsOfSize(absl::string_view last_output);
 
 // Nothing where no call is known.

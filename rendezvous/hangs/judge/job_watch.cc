@@ -11,7 +11,8 @@ namespace {
 // How long nodes have for their answers. Stacks may take an agent eight seconds.
 constexpr absl::Duration kTimeForDetails = absl::Seconds(3);
 constexpr absl::Duration kTimeForStacks = absl::Seconds(12);
-// Between two questions; more in large jobs, so that questions cost them no more than renewals do.
+// The time between two questions; it is longer in large jobs, so that questions cost them no more
+// than renewals do.
 constexpr absl::Duration kBetweenQuestions = absl::Seconds(1);
 constexpr size_t kNodesPerSecond = 256;
 constexpr absl::Duration kBetweenQuestionsMax = absl::Seconds(10);

@@ -43,7 +43,7 @@
 
 namespace muster::hangs {
 
-// For the rendezvous: these members are to leave the job, which goes on without them.
+// Tells the rendezvous that these members are to leave the job, which goes on without them.
 struct ReplaceNodes {
   std::vector<Incarnation> nodes;
   std::string why;

@@ -1,5 +1,5 @@
-// Who is slow among the ranks of all nodes that measure their paces: windows of one time are
-// compared, once all of those have a new one (stragglers.h).
+// Finds the slow ranks among those of all nodes that measure their paces: windows of one time are
+// compared, once all of these nodes have a new one (stragglers.h).
 //
 // Pure. Thread-compatible: one caller at a time (JobWatch).
 #pragma once

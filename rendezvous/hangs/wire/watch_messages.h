@@ -191,7 +191,7 @@ struct SaySlow {
   bool is_over = false;
   std::string text;
 };
-// For console and report of every node. May come again, with the same question.
+// The verdict, for console and report of every node. It may come again, with the same question.
 struct SayVerdict {
   uint64_t question = 0;  // of the AskStacks before it
   Round round = kNoRound;

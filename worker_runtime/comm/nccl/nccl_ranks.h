@@ -79,8 +79,9 @@ class NcclRanks {
   // The same, and keeps it for Shrink, where NCCL can and has done with it at `deadline`; else
   // aborts.
   void Revoke(MonoTime deadline);
-  // From now on Revoke aborts: memory is registered with it. That goes after a failure, and a
-  // revoked communicator would keep the registration, without the proxy that gives it up.
+  // Says that memory is registered with it: Revoke aborts from now on. The memory goes after a
+  // failure, and a revoked communicator would keep the registration, without the proxy that gives
+  // it up.
   void HoldsMemory() { holds_memory_ = true; }
   // Lets what was sent reach the peers, until `deadline`; then aborts.
   void Close(MonoTime deadline);

@@ -86,7 +86,8 @@ absl::StatusOr<std::unique_ptr<SharedSegment>> SharedSegment::Open(absl::string_
   MUSTER_ASSIGN_OR_RETURN(const Address address, Parse(text));
   std::unique_ptr<SharedSegment> segment(new SharedSegment);
   segment->address_ = std::string(text);
-  // Before the segment is looked at: if its token fits, this is the process that made it.
+  // The process is opened before the segment is looked at: if its token fits then, this is the
+  // process that made it.
   segment->maker_.reset(static_cast<int>(syscall(SYS_pidfd_open, address.pid, 0)));
   if (!segment->maker_) return SystemError(absl::StrCat("find process ", address.pid));
   const std::string path = absl::StrCat("/proc/", address.pid, "/fd/", address.fd);

@@ -1,6 +1,6 @@
-// Who may publish a checkpoint. A node that is cut off is replaced while its workers may still run,
-// so there may be two rank 0s with one directory; the job's rendezvous lets the present round alone
-// publish. Runtime::checkpoint_fence gives it, EngineOptions takes it.
+// The fence that decides who may publish a checkpoint. A node that is cut off is replaced while its
+// workers may still run, so there may be two rank 0s with one directory; the job's rendezvous lets
+// the present round alone publish. Runtime::checkpoint_fence gives it, EngineOptions takes it.
 //
 // Pure values.
 #pragma once

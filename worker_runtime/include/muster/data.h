@@ -31,7 +31,7 @@ class TokenSource {
 
   virtual int64_t num_tokens() const = 0;
   virtual int64_t vocabulary() const = 0;  // ids are in [0, vocabulary)
-  // For messages: "3 files, 1.2 MB of text".
+  // A description for messages: "3 files, 1.2 MB of text".
   virtual std::string Describe() const = 0;
 
   // Copies tokens [first, first + out.size()) to `out`; the range must lie in [0, num_tokens).

@@ -79,18 +79,17 @@ class Parameter {
   const Tensor& value() const { return value_; }
   const Tensor& gradient() const { return gradient_; }
 
-  // For kernels of weight gradients, of parameters that are not frozen: where to write, and whether
-  // to add to what is there. The first
-  // writer after ForgetGradient() overwrites, which saves clearing the gradient and reading it
-  // back.
+  // The memory that a kernel of weight gradients writes, of a parameter that is not frozen, and
+  // whether it adds to what is there. The first writer after ForgetGradient() overwrites, which
+  // saves clearing the gradient and reading it back.
   struct GradientTarget {
     Tensor gradient;
     bool accumulate = false;
   };
   GradientTarget BeginGradient();
 
-  // As BeginGradient for writers that touch only some elements: clears the gradient if nobody has
-  // written it, on the queue of the writer.
+  // BeginGradient for writers that touch only some elements: clears the gradient, on the writer's
+  // queue, if it has not been written since ForgetGradient().
   Tensor BeginSparseGradient(Queue& queue);
 
   // The gradient counts as zero again, whatever its memory holds.

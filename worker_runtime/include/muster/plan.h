@@ -27,7 +27,7 @@
 
 namespace muster {
 
-// Who holds a state: every rank all of it, or each rank its shard.
+// The holders of a state: every rank holds all of it, or each rank its shard.
 enum class Placement : uint8_t { kReplicate, kShard };
 // The place where a state rests between its uses.
 enum class Residency : uint8_t { kDevice, kCpu, kNvme };
@@ -73,7 +73,8 @@ struct UnitCost {
 };
 
 struct Plan {
-  // For `shard_ranks`: those of one node, which CompletePlan puts in its place.
+  // A value of `shard_ranks` and `gathering.secondary_ranks` that stands for the ranks of one node;
+  // CompletePlan puts their number in its place.
   static constexpr int64_t kRanksOfNode = -1;
 
   std::string preset = "ddp";

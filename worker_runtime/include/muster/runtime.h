@@ -24,8 +24,8 @@ namespace muster {
 // Threads: safe.
 class Runtime {
  public:
-  // Under `muster run`: one of the job's workers, connected to its agent. Without any launcher: one
-  // rank of one.
+  // The runtime of this process: under `muster run` one of the job's workers, connected to its
+  // agent; without any launcher one rank of one.
   //
   // Errors: kInvalidArgument: a variable is missing or malformed; kFailedPrecondition: started by
   //         torchrun or by hand with more than one rank, or the progress board is of another

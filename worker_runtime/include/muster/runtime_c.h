@@ -17,8 +17,8 @@ extern "C" {
 
 typedef struct muster_runtime muster_runtime;
 
-// Under `muster run`: one of the job's workers, connected to its agent. Without any launcher: one
-// rank of one. NULL on an error, which `text` says.
+// The runtime of this process: under `muster run` one of the job's workers, connected to its agent;
+// without any launcher one rank of one. NULL on an error, which `text` says.
 muster_runtime* muster_open(char* text, size_t text_bytes);
 void muster_close(muster_runtime* runtime);
 

@@ -179,8 +179,8 @@ class Tape {
   Activation Record(Tensor output, absl::Span<Parameter* const> weights,
                     InputGradient input_gradient, WeightGradient weight_gradient);
 
-  // For gradient functions: each weight gradient of this replay follows its input gradient at once,
-  // so that a kernel that makes both in one pass may do so with the input gradient.
+  // Tells a gradient function whether each weight gradient of this replay follows its input
+  // gradient at once; then a kernel that makes both in one pass may do so with the input gradient.
   bool replays_whole() const { return stage_ == Stage::kReplaysWhole; }
 
   // Adds `gradient` to the gradient of the activation of `slot`. The tensor is shared, not copied,
