@@ -125,7 +125,7 @@ absl::Status Agent::Start() {
   // The pipe is ours only once the watch has made it.
   if (!options_.watch.timer_pipe.empty()) guardian_.RemoveAtEnd(options_.watch.timer_pipe);
   if (options_.watch.health_port != 0) {
-    // At every address, as users of the variable expect.
+    // The health port is open at every address, as users of the variable expect.
     const absl::StatusOr<int> port = sight_.health().Listen("", options_.watch.health_port);
     if (!port.ok()) {
       log::Write(log::Level::kWarning, "health_port",

@@ -28,7 +28,8 @@ class WarmStart {
   // `say` gets lines for people. `guardian` outlives this.
   WarmStart(Options options, GuardianClient& guardian, Say say);
 
-  // For the environment of local rank 0, NAME=value: its hook lists what it has imported.
+  // Variables for the environment of local rank 0, NAME=value, with which its hook lists what it
+  // has imported.
   std::vector<std::string> VariablesForListing() const;
   // Called before the guardian is asked to start a worker: has it forked where that can be.
   void OnStart(WorkerCommand& command);

@@ -57,7 +57,8 @@ absl::Status WorkerWatch::Start() {
   if (options_.uninterruptible_timeout > absl::ZeroDuration()) LookAtStates();
   if (options_.timer_pipe.empty()) return absl::OkStatus();
   MUSTER_RETURN_IF_ERROR(MakePipe(options_.timer_pipe));
-  // For both directions, so that it has no end of file when no worker has it open.
+  // The pipe is opened for both directions, so that it has no end of file when no worker has it
+  // open.
   const int fd = open(options_.timer_pipe.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return PipeError(options_.timer_pipe, errno);
   pipe_.assign(fd);

@@ -23,7 +23,7 @@ DEV = "deploy/dev"
 WITH_PYTORCH = ("Torch.TrainsWithDistributedDataParallelOnTwoNodes", "Torch.TrainsOnAfterARestart",
                 "TorchHangs.NameARankThatDoesSomethingElse")
 TIDY_FILES_MAX = 20
-# Beside the plain build, and beside plain tests: seen on two cores.
+# What sanitized builds and tests take, as a multiple of plain ones: seen on two cores.
 SANITIZED_STEP = 1.5
 SANITIZED_TEST = 6
 SECONDS_OF_A_PEERS_TEST = 12

@@ -163,7 +163,7 @@ class PlainLayout final : public ConsoleLayout {
   Folding folding_;
 };
 
-// On the screen, from the top: finished lines, which nothing touches any more and which scroll
+// The screen has, from the top: finished lines, which nothing touches any more and which scroll
 // away; then the rows of all streams that are still being drawn, in the order of the streams. Only
 // these are drawn again, from the first of them to the end of the screen.
 class TerminalLayout final : public ConsoleLayout {

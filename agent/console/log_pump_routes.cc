@@ -123,7 +123,7 @@ void LogPump::State::LayOut(Console& console, Console::Kind kind, int num_ranks)
   }
 }
 
-// As the route of its stream, which may be another now, has it.
+// Shows or hides the pipe as the route of its stream has it, which may be another now.
 void LogPump::State::Show(Pipe& pipe) {
   const WorkerStream& its = pipe.worker->streams[Index(pipe.stream)];
   ConsoleLayout& layout = *consoles.of(pipe.stream).layout;

@@ -14,7 +14,8 @@ std::optional<Pty> OpenPty(WindowSize size, const termios* like) {
   Pty pty;
   pty.ours.reset(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
   if (!pty.ours || ::unlockpt(pty.ours.get()) != 0) return std::nullopt;
-  // By the descriptor and not by its name, which another mount of devpts may not have.
+  // The worker's end is opened by the descriptor and not by its name, which another mount of devpts
+  // may not have.
   pty.worker.reset(::ioctl(pty.ours.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
   termios modes{};
   if (!pty.worker || ::tcgetattr(pty.worker.get(), &modes) != 0) return std::nullopt;

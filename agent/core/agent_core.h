@@ -117,7 +117,7 @@ class AgentCore {
   void Report(Turn& turn);
   AgentPhase ReportedPhase() const;
   MonoTime ServerDeadline() const;
-  // In a round that runs, the next time at which one that was kept must have come to it.
+  // The next time at which a worker that was kept must have come to the round that runs.
   MonoTime HelloDeadline() const;
   // A report is due only where there is something to say.
   MonoTime ReportDeadline() const;

@@ -86,7 +86,8 @@ bool StopLadder::Climb(WorkerGroup& workers, Turn& turn) {
       turn.Do(SignalWorkers{.signal = SIGKILL, .spared = workers.Kept()});
       return false;
     case Rung::kKilled:
-      // In the kernel for good (a device, a file system). The round must not wait for it.
+      // The worker is in the kernel for good (a device, a file system). The round must not wait for
+      // it.
       workers.NoteUnkillable();
       turn.Say(
           Announce::Level::kError, "unkillable",

@@ -171,7 +171,7 @@ class Guardian {
     for (int signal : early.mapped()) SignalGroup(worker_id, signal);
   }
 
-  // In place of an earlier one, which ends as its socket closes.
+  // Starts a warm parent in place of an earlier one, which ends as its socket closes.
   void StartWarm(const WorkerCommand& command) {
     if (warm_) {
       for (const WarmParent::Order& order : warm_->GiveUp()) StartAfresh(order.command);

@@ -59,7 +59,7 @@ class KernelLog {
 
   bool is_readable() const { return static_cast<bool>(fd_); }
 
-  // Since it was opened or told to forget, the newest few hundred.
+  // The newest few hundred lines since it was opened or told to forget.
   const std::vector<std::string>& Lines();
   void Forget();
 

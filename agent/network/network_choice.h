@@ -52,9 +52,10 @@ struct NetworkChoice {
 NetworkChoice ChooseNetwork(const NetworkUse& use, const std::vector<Interface>& interfaces,
                             const std::string& source, const std::vector<PeerAddresses>& peers);
 
-// Where a node that is `host` itself is reached from outside, if the name leads to its loopback
-// alone, as Debian's /etc/hosts has it (127.0.1.1). Empty: the name is loopback's own, or leads
-// elsewhere, or there is no other address. `outward`: the interface to prefer; nullptr: any.
+// The address at which a node that is `host` itself is reached from outside, if the name leads to
+// its loopback alone, as Debian's /etc/hosts has it (127.0.1.1). Empty: the name is loopback's own,
+// or leads elsewhere, or there is no other address. `outward`: the interface to prefer; nullptr:
+// any.
 struct OutwardAddress {
   std::string address;
   std::string note;

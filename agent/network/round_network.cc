@@ -16,7 +16,7 @@
 namespace muster::agent {
 namespace {
 
-// For the reports of all nodes, and then for the judgement.
+// How long the reports of all nodes are awaited, and then the judgement.
 constexpr absl::Duration kReportPatience = absl::Seconds(15);
 constexpr absl::Duration kJudgementPatience = absl::Seconds(30);
 constexpr size_t kSaidMax = 256;

@@ -36,7 +36,7 @@ struct RoundNetworkOptions {
   std::string address;       // of this node, for the others
   NodeFacts facts;           // without what the network choice adds
   EnvironmentMap inherited;  // variables that the workers have anyway
-  // For a peer to have its assignment, too, and to answer.
+  // The time that a peer has to get its assignment, too, and to answer.
   absl::Duration patience = absl::Seconds(5);
 };
 
@@ -63,7 +63,7 @@ class RoundNetwork {
   // The round ends before its workers have started.
   void Cancel();
 
-  // For the workers of the round, once it is ready.
+  // Variables for the workers of the round, once it is ready.
   const EnvironmentMap& variables() const { return variables_; }
   // Pairs of the round that failed, as this node knows; sentences.
   const std::vector<std::string>& faults() const { return faults_; }

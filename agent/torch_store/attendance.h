@@ -1,4 +1,4 @@
-// Who of a round's ranks has come to the store, as far as their connections tell.
+// The attendance of a round's ranks at the store, as far as their connections tell.
 //
 // A connection belongs to a rank once the agent of its node has said so (it looks up which of its
 // workers owns the socket); until then, or without that, it belongs to the node whose address it

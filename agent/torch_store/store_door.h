@@ -1,6 +1,6 @@
-// Who may be connected to the store, and who is closed when the table of connections fills: so that
-// nobody keeps the job's own ranks out by taking all of it. The protocol of PyTorch's store knows
-// no secret, so a client is told by where it comes from alone.
+// Decides who may be connected to the store, and who is closed when the table of connections fills,
+// so that no client keeps the job's own ranks out by taking all of it. The protocol of PyTorch's
+// store knows no secret, so a client is told by where it comes from alone.
 //
 // A client is *of a node* if it comes from an address that a node of the job has named, and is no
 // other user's. Anybody else is a *stranger*: served where that is wanted, named once, and the

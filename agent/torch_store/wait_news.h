@@ -67,7 +67,7 @@ class WaitNews {
   MonoTime NextDeadline() const;
   // A notice is due soon, and whom connections belong to should be looked up for it. Once for each.
   bool TakeLookup(MonoTime now);
-  // Who is waited for, if that is due.
+  // Tells who is waited for, if that is due.
   std::optional<TellPeople> TakeNotice(MonoTime now);
   // Called after ranks have come. Where it was said that some are missing, says once that all are
   // there now.

@@ -1,4 +1,4 @@
-// Who waits at the store for what, and since when.
+// The waits at the store: who waits for what, and since when.
 //
 // A wait that is given up and taken up again within kSlicePause is one: PyTorch's barriers wait in
 // slices.
@@ -33,8 +33,8 @@ class Waits {
   using Queue = absl::btree_set<std::pair<MonoTime, StoreConnection>>;
 
   void Open(StoreConnection connection) { waits_.try_emplace(connection); }
-  // After each request of `connection`, or a reply to it: `held` is its wait now; null: none.
-  // `cancelled`: it gave the last one up.
+  // Called after each request of `connection`, or a reply to it. `held` is its wait now; null:
+  // none. `cancelled`: it gave the last one up.
   void Note(StoreConnection connection, const StoreWait* held, bool cancelled,
             const Barriers& barriers, MonoTime now);
   // What it waited for is no barrier any more.

@@ -29,7 +29,7 @@ hangs::Operation ToOperation(const BoardSnapshot::Record& record) {
           .awaited = record.awaited};
 }
 
-// From the newest to the oldest, until enough is known.
+// Chooses from the newest to the oldest, until enough is known; returns the oldest first.
 std::vector<hangs::Operation> Choose(const BoardSnapshot& board, uint16_t group) {
   std::vector<hangs::Operation> chosen;
   std::set<std::pair<OperationKind, int>> transfers_seen;

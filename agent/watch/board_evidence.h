@@ -1,4 +1,4 @@
-// From progress boards, and from what PyTorch tells, to what the verdict is made of
+// Makes of progress boards, and of what PyTorch tells, what the verdict is made of
 // (rendezvous/hangs/evidence/evidence.h).
 //
 // Pure values.

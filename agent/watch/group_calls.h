@@ -1,5 +1,5 @@
-// Where the process groups of PyTorch's workers meet, as torch_hook.py tells it, and who waits
-// there in vain: a line where a script has written another address than the launcher's, and a
+// The places where the process groups of PyTorch's workers meet, as torch_hook.py tells it, and who
+// waits there in vain: a line where a script has written another address than the launcher's, and a
 // notice for what has waited for ten seconds, with host and port.
 //
 // A call begins when a rank makes its store and ends when init_process_group returns. So a slow

@@ -175,7 +175,8 @@ std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& b
 }
 
 hangs::Hold HoldOf(const ProcessLook& look, const std::optional<ProcessLook>& before) {
-  // Where the kernel looks for memory, or lets a process wait that has used more than it may.
+  // Functions of the kernel that look for memory, or let a process wait that has used more than it
+  // may.
   constexpr absl::string_view kMemory[] = {"mem_cgroup", "try_to_free",     "shrink_", "reclaim",
                                            "swap_read",  "folio_lock_swap", "oom_"};
   constexpr absl::string_view kLock[] = {"futex", "flock", "locks_lock", "locks_mandatory"};

@@ -28,7 +28,8 @@ class TorchPrograms {
   //
   // Errors: kUnavailable with errno in words.
   absl::Status Prepare(const std::string& runtime_directory);
-  // For the workers' PYTHONPATH, and where the hook sends its notes; empty: there is no hook.
+  // The folder for the workers' PYTHONPATH, and the socket to which the hook sends its notes;
+  // empty: there is no hook.
   const std::string& python_folder() const { return python_folder_; }
   const std::string& notes_socket() const { return notes_socket_; }
 

@@ -39,7 +39,7 @@ class TorchWatch {
  public:
   explicit TorchWatch(asio::io_context& loop) : aside_(loop, Lane("torch_sockets")) {}
 
-  // By local rank, where each would serve; empty: nowhere.
+  // `sockets`: by local rank, the socket at which each would serve; empty: none.
   void StartRound(int first_rank, std::vector<std::string> sockets);
   // Once a second or so. Asks if it is time to.
   void Tick(MonoTime now, bool is_somebody_silent);

@@ -40,7 +40,7 @@ class WorkerRoster {
   // The process of the worker of this round is that of an earlier one, also if it has died since.
   bool IsKept(LocalRank local_rank) const { return kept_.contains(local_rank); }
 
-  // For a process that is no worker, too.
+  // An id for a new process; one that is no worker gets one, too.
   uint64_t NewId() { return next_id_++; }
   // A worker of this round, with an id of its own.
   RunningWorker& Add(LocalRank local_rank, std::string error_file = "");

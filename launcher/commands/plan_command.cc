@@ -240,7 +240,7 @@ command_line::Grammar PlanGrammar(advice::JobShape& shape, AdviceOptions& advice
   return grammar;
 }
 
-// By the fields of a plan, and for people.
+// The sources of values, by the fields of a plan and for people.
 plan::PlanSources SourcesOf(const command_line::Grammar& grammar,
                             const command_line::CommandLine& line,
                             const plan::ConfigReport& report) {

@@ -131,7 +131,8 @@ int RunCommand(const Invocation& invocation) {
   // The guardian is forked before anything that may start a thread; it ends by itself when we do.
   absl::StatusOr<agent::GuardianHandle> guardian = agent::ForkGuardian();
   if (!guardian.ok()) return Refuse(guardian.status());
-  // Behind the guardian, so that workers keep the limit that they were started with.
+  // The limit is raised behind the guardian, so that workers keep the limit that they were started
+  // with.
   const int open_files = RaiseDescriptorLimit();
   Invocation configured = invocation;
   for (const auto& [name, value] : flags.environment) configured.environment[name] = value;

@@ -1,4 +1,4 @@
-// Between which nodes the doctors measure the network, and which of them is this one.
+// The nodes between which the doctors measure the network, and which of them is this one.
 //
 // Threads: pure.
 #pragma once

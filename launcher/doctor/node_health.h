@@ -85,7 +85,7 @@ struct Finding {
   friend bool operator==(const Finding&, const Finding&) = default;
 };
 
-// At least one finding of each check, in a fixed order.
+// The findings, at least one of each check, in a fixed order.
 std::vector<Finding> Diagnose(const NodeHealth& node, const GpusHealth& gpus);
 
 // 0: no fault; warnings do not count.

@@ -14,7 +14,7 @@ struct Invocation {
   std::string binary_directory;   // where our own binary lives
   std::vector<std::string> args;  // behind the subcommand
   EnvironmentMap environment;
-  // Where options of `args` that the user did not type came from, for messages.
+  // The origins of options of `args` that the user did not type, for messages.
   std::map<std::string, std::string> sources = {};
 };
 

@@ -90,7 +90,8 @@ std::string Unquote(absl::string_view text) {
   return std::string(quoted ? text.substr(1, text.size() - 2) : text);
 }
 
-// Not `"a=1",b="2"`: those quotes do not belong together.
+// Takes off quotes around the whole text; those of `"a=1",b="2"` stay, since they do not belong
+// together.
 std::string UnquoteWhole(const std::string& text) {
   const std::string inner = Unquote(text);
   const bool one_pair = inner == text || inner.find(text.front()) == std::string::npos;

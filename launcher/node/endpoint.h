@@ -1,5 +1,6 @@
-// Where the nodes meet, in numbers: name resolution, whether the endpoint is this machine, and the
-// address this node gives to the others. Blocking; used before anything is started.
+// The place where the nodes meet, in numbers: name resolution, whether the endpoint is this
+// machine, and the address this node gives to the others. Blocking; used before anything is
+// started.
 #pragma once
 
 #include <functional>

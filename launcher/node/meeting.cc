@@ -18,7 +18,8 @@ namespace {
 // Pipes, files, ports and a pidfd.
 constexpr int kDescriptorsPerWorker = 16;
 constexpr absl::Duration kFarewell = absl::Seconds(5);  // for the other nodes to learn the end
-// For nodes that a scheduler starts later than the others, and after the end.
+// How long nodes that a scheduler starts later than the others are told, after the end, that the
+// job is over.
 constexpr absl::Duration kLateNodes = absl::Seconds(30);
 
 }  // namespace

@@ -39,8 +39,8 @@ std::vector<std::string> NamesIn(const std::filesystem::path& folder) {
   return names;
 }
 
-// Where the packages of an interpreter lie, without asking it: links stay, since that of a virtual
-// environment says which one it is.
+// The names in the package folders of an interpreter, without asking it: links stay unresolved,
+// since that of a virtual environment says which one it is.
 std::vector<std::string> PackageNames(const std::string& python) {
   const std::filesystem::path prefix = std::filesystem::path(python).parent_path().parent_path();
   std::vector<std::string> all;

@@ -9,7 +9,8 @@
 
 namespace muster::launcher {
 
-// As many rounds, failures and notices as a page shows; how many more there are is said.
+// The most rounds, failures or notices that the text lists, as many as a page shows; how many more
+// there are is said.
 inline constexpr size_t kReportLinesMax = 12;
 
 std::string ReportText(const JobHistory& job);

@@ -9,8 +9,8 @@
 
 namespace muster::launcher {
 
-// At most 24 lines of 80 columns, but for texts that are longer: of the nodes those of whom there
-// is most to say.
+// The status in at most 24 lines of 80 columns, but for texts that are longer: of the nodes those
+// of whom there is most to say.
 std::string StatusText(const status::StatusPage& page);
 // One line for each job.
 std::string JobListText(const status::JobList& list);

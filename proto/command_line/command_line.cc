@@ -303,7 +303,7 @@ std::string TextOfCommonValues(const Grammar& grammar, const CommandLine& line) 
 absl::Status InWordsOf(const Grammar& grammar, const CommandLine& line,
                        const absl::Status& status) {
   const absl::string_view text = status.message();
-  // Where several options set one field, the last that was given.
+  // The option of the field; where several set it, the last that was given.
   const Option* of_field = nullptr;
   for (const Option& option : grammar.options) {
     if (option.field.empty()) continue;

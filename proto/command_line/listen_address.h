@@ -1,4 +1,4 @@
-// Where to listen, as an option says it.
+// The address to listen at, as an option says it.
 //
 // Errors:  kInvalidArgument saying what was expected.
 // Threads: pure.

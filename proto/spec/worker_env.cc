@@ -140,9 +140,9 @@ void EncodeRuntime(const WorkerEnv& env, EnvironmentMap& out) {
   if (!env.board.empty()) out[kBoard] = env.board;
 }
 
-// In a variable of ours, since scripts overwrite MASTER_ADDR and MASTER_PORT, and processes that
-// they start inherit that. The error file tells a worker of ours from one of another launcher below
-// it.
+// The group goes into a variable of ours, since scripts overwrite MASTER_ADDR and MASTER_PORT, and
+// processes that they start inherit that. The error file tells a worker of ours from one of another
+// launcher below it.
 std::string MakeTorchGroup(const WorkerEnv& env) {
   const nlohmann::ordered_json group = {
       {"host", env.master_addr},    {"port", env.master_port},

@@ -73,8 +73,8 @@ ConnectFailure ExplainUnavailable(const ConnectAttempt& attempt, const std::stri
     failure.detail = absl::StrCat("connection refused by ", attempt.endpoint, " (", attempt.address,
                                   "): nothing listens there yet");
   } else if (ContainsAny(message, {"Socket closed", "Connection reset"})) {
-    // Also what a server that is just ending does, or a proxy whose server has not started: not
-    // fatal.
+    // A server that is just ending does this too, or a proxy whose server has not started: it is
+    // not fatal.
     failure.detail = absl::StrCat(
         attempt.endpoint, " (", attempt.address,
         ") closes the connection: the server is ending, or --tls or --auth differs (here, TLS is ",

@@ -16,12 +16,13 @@ const std::string& NameOf(const JobState& state, Incarnation node) {
 
 int NumJoined(const JobState& state) { return static_cast<int>(state.joined.size()); }
 
-// With those held back, who count when the round would be too small without them.
+// The nodes that have joined, and those held back, who count when the round would be too small
+// without them.
 int NumAtHand(const JobState& state) {
   return static_cast<int>(state.joined.size() + state.held_back.size());
 }
 
-// At most kMaxMissingNamed names, and how many there are in all.
+// Missing nodes: at most kMaxMissingNamed names, and how many there are in all.
 struct Missing {
   std::vector<std::string> names;
   int count = 0;

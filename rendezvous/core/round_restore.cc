@@ -60,7 +60,8 @@ JobState RestoreState(JobRecord record, const LeaseSettings& settings, MonoTime 
   }
   if (state.stop_step) NoteFloorsOfFinished(state);
   if (!state.outcome) return state;
-  // In their order, and before any that still comes in: the root cause stays what it was.
+  // The failures keep their order, before any that still comes in: the root cause stays what it
+  // was.
   MonoTime at = now - absl::Hours(1);
   for (const WorkerFailure& failure : state.outcome->failures) {
     state.failures.push_back({at, failure});

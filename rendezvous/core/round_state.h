@@ -189,7 +189,7 @@ struct JobState : JobRecord {
   absl::btree_map<uint64_t, Incarnation> joined;  // ready
   // Connection lost: back within the lease, or gone. By name, to find the successor of a dead one.
   absl::btree_map<std::pair<std::string, uint64_t>, Incarnation> away;
-  // For their history, until when.
+  // Held back for their history, keyed by the time until which they are.
   absl::btree_map<std::pair<MonoTime, uint64_t>, Incarnation> held_back;
   int survivors_joined = 0;  // how many of `joined` are members
   NodeRanks ranks;

@@ -72,7 +72,7 @@ void LocalLink::SendInquiryReply(const InquiryReply& reply) {
 }
 
 void LocalLink::Close(absl::Duration /*linger*/, std::function<void()> on_closed) {
-  // Behind what was sent before, which is thereby taken first.
+  // The close is posted behind what was sent before, which is thereby taken first.
   mailbox_.Post([this, on_closed = std::move(on_closed)] {
     Detach();
     listener_ = {};

@@ -117,7 +117,7 @@ int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
                                 .tls = options.tls,
                                 .host_name = HostName()},
                                std::move(state->keeper), std::move(state->contents.jobs));
-  // Before anybody can know that it listens, and end it.
+  // Signals are awaited before anybody can know that it listens, and end it.
   asio::signal_set signals(loop, SIGTERM, SIGINT);
   signals.async_wait([&](const asio::error_code&, int) {
     server->Shutdown(kShutdownTime, [&loop] { loop.stop(); });

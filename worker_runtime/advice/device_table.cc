@@ -15,7 +15,7 @@ namespace {
 constexpr double kTera = 1e12;
 constexpr double kGiga = 1e9;
 
-// By memory, and of as much the quickest last: DeviceOfMemory.
+// The devices, in the order of their memory, and of as much the quickest last: see DeviceOfMemory.
 std::vector<DeviceFacts> Devices() {
   const auto row = [](const char* name, const char* cuda_name, double gib, double narrow,
                       double wide, double memory, double link, const char* source) {

@@ -38,7 +38,7 @@ std::vector<std::string> DeviceNames();
 double PeakOperations(absl::string_view cuda_name, DType dtype);
 // The device with the most memory of at most `gib`, of several the quickest.
 DeviceFacts DeviceOfMemory(double gib);
-// By its name, or as a number of Gbit/s per node. Errors: as FindDevice.
+// The network of that name, or of that number of Gbit/s per node. Errors: as FindDevice.
 absl::StatusOr<NetworkFacts> FindNetwork(const std::string& name);
 std::vector<std::string> NetworkNames();
 

@@ -32,7 +32,7 @@ using FillPiece = std::function<absl::Status(size_t piece)>;
 absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string_view> pieces,
                           const Progress& progress = nullptr, const FillPiece& fill = nullptr);
 
-// As mkdir -p, and syncs what it made.
+// Does what mkdir -p does, and syncs what it made.
 absl::Status CreateDirectories(const std::string& path);
 
 // Makes renames and new names in `path` lasting.

@@ -36,7 +36,8 @@ absl::StatusOr<HeaderEntries> ReadHeaderEntries(absl::string_view text);
 // The format's name of `dtype`.
 absl::string_view NameOf(DType dtype);
 
-// In quotes, cut to 100 bytes and fit for a terminal, whatever a damaged file has in its names.
+// `name` in quotes, cut to 100 bytes and fit for a terminal, whatever a damaged file has in its
+// names.
 std::string Quoted(absl::string_view name);
 
 }  // namespace muster::checkpoint

@@ -36,8 +36,8 @@ class CaptureState {
   // Captures calls of this thread from now on. Errors: kFailedPrecondition: they or another's are
   // captured already.
   absl::Status Begin();
-  // For every call, before anything else: whether it is captured. While another thread captures,
-  // this one waits.
+  // Asked for every call, before anything else: whether it is captured. While another thread
+  // captures, this one waits.
   bool Captures();
   void Add(CapturedCall call);
   // The capture fails: a call that cannot be captured. Returns `why`.

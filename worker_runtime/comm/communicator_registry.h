@@ -22,8 +22,8 @@ std::vector<std::string> BackendNames();
 absl::StatusOr<std::unique_ptr<Communicator>> MakeCommunicator(const std::string& backend,
                                                                BackendRequest request);
 
-// By the name that request.former was made by, or again without one; ranks without a former one
-// call MakeCommunicator with the same request.
+// Remakes by the name that request.former was made by, or again without one; ranks without a former
+// one call MakeCommunicator with the same request.
 //
 // Errors: kInvalidArgument: there is no former one, or it was not made here; those of
 // MakeCommunicator.

@@ -28,7 +28,7 @@ class FailureCell {
     return failure_;
   }
 
-  // As Get, but waits for a failure until `deadline`.
+  // Waits for a failure until `deadline`, and returns what Get does.
   absl::Status WaitFor(MonoTime deadline) {
     base::MutexLock lock(mu_);
     while (failure_.ok() && MonoNow() < deadline) changed_.WaitUntil(mu_, deadline);

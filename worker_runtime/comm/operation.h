@@ -59,7 +59,7 @@ std::string Describe(const Operation& operation, absl::string_view group);
 // "4 MiB", "1000003 bytes": exact.
 std::string FormatBytes(int64_t bytes);
 
-// Where a rank is, seen from a collective's sequence number.
+// The position of a rank, seen from a collective's sequence number.
 struct Position {
   bool reached = false;  // it has called that collective
   // That one, or its last if it has not; nothing: none, or forgotten.

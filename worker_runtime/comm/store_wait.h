@@ -15,7 +15,7 @@ namespace muster::comm {
 // How often it looks whether it is still wanted.
 inline constexpr absl::Duration kStoreLookAround = absl::Milliseconds(200);
 
-// As store.Wait, but ends with `failure` once that is no longer ok.
+// Waits as store.Wait does, but ends with `failure` once that is no longer ok.
 //
 // Errors: the store's, kDeadlineExceeded among them; failure's.
 absl::StatusOr<std::string> WaitUnless(Store& store, const std::string& key, MonoTime deadline,

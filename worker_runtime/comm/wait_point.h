@@ -1,4 +1,4 @@
-// Where one thread waits for a message, so that another can end its waits.
+// The point at which one thread waits for a message, so that another can end its waits.
 #pragma once
 
 #include <functional>

@@ -166,7 +166,7 @@ class CublasLtProducts final : public Products {
   }
 
   absl::Status Fill(const CudaProduct& p, Plan& plan) {
-    // Not by tensor cores in tf32, whose numbers have 10 bits.
+    // The product is not made by tensor cores in tf32, whose numbers have 10 bits.
     MUSTER_RETURN_IF_ERROR(
         ToStatus(library_.make_product(&plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
                  "cublasLtMatmulDescCreate"));

@@ -48,7 +48,8 @@ struct ExecutionPlan {
   int64_t workspace_bytes = 0;
 };
 
-// By the first that can be made ready, within the same workspace. Compiles kernels.
+// Makes a plan of the first engine that can be made ready, within the same workspace. Compiles
+// kernels.
 //
 // Errors: kUnimplemented: none can, and what the last said.
 absl::StatusOr<ExecutionPlan> MakePlan(const Library& library, absl::Span<const Engine> engines,

@@ -28,7 +28,7 @@ constexpr Dimensions Dense(const Dimensions& of) {
 // Rows as columns: the last two change places.
 constexpr Dimensions Transposed(const Dimensions& of) { return {of[0], of[1], of[3], of[2]}; }
 
-// In memory, which is named by `uid` when the graph is run.
+// An array in memory, which is named by `uid` when the graph is run.
 struct ArraySpec {
   std::string name;
   int64_t uid = 0;

@@ -48,7 +48,7 @@ class Staging {
 
   CudaApi& cuda_;
   base::Mutex mu_;
-  // By size, as powers of two; the one that was returned first comes first.
+  // Free places by size, as powers of two; the one that was returned first comes first.
   std::array<std::deque<Place>, kNumSizes> places_ ABSL_GUARDED_BY(mu_);
   size_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of all that were made
 };

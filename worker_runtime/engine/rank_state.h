@@ -43,9 +43,9 @@ class RankState {
   // The parameters of a bucket that is gathered. BindGathered: all of it lies at `place` now.
   void BindGathered(int bucket, int64_t place);
   void UnbindGathered(int bucket);
-  // Between steps, of a pipeline: memory for a unit of another stage, to which its parameters are
-  // bound until it is released: [blocks of the unit] of those that learn, and of those that are
-  // frozen; nothing of what it has none of.
+  // Binds the parameters of a unit of another stage of a pipeline, between steps, to memory until
+  // it is released. Returns that memory: [blocks of the unit] of those that learn, and of those
+  // that are frozen; nothing of what it has none of.
   std::vector<Tensor> BindVisitor(int unit);
   void ReleaseVisitor();
   // Binds memory of any content after a failure, so that a pass may run to its end.

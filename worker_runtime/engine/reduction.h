@@ -34,7 +34,7 @@ class Reduction {
   // A step begins. `tokens` of its micro-batches, on a device, if they are known by now; else they
   // go there once all losses were counted.
   void Begin(absl::Span<const double> tokens = {});
-  // As AddLoss has counted them, by micro-batch.
+  // Tokens as AddLoss has counted them, by micro-batch.
   const std::vector<double>& tokens() const { return tokens_; }
   // Counts the loss of micro-batch `index` and the merges that follow it. `on_device` [1] of f64
   // holds the loss where the host cannot read it; else it is empty.
@@ -115,7 +115,7 @@ class Reduction {
   std::vector<LossPair> losses_;    // by slot; not on a device
   std::vector<LeafRange> summed_;   // by slot: the micro-batches in it
   bool own_loss_is_finite_ = true;  // as far as the host has seen
-  // On a device, of f64.
+  // Tensors of f64, where the engine runs on a device.
   Tensor micro_batch_losses_;   // [2, leaves_per_rank]: losses, tokens
   Tensor totals_;               // [slots, 2]: what LOSS adds
   std::vector<double> tokens_;  // by micro-batch

@@ -66,7 +66,7 @@ class StateExchange {
   CallOptions OfDevice() const { return {.queue = &state_.queue()}; }
   int PlaceOf(const Parameter& parameter) const;
   std::vector<Owned> OwnedBy(int rank, const Parameter& parameter) const;
-  // To all of them, of which each takes what it holds.
+  // Sends `whole` from `root` to all ranks, of which each takes what it holds.
   absl::Status SpreadToAll(StateKind kind, const Parameter& parameter, const Tensor& whole,
                            int root) const;
   // This rank's part of an array, to rank 0 and from `root`; `part` is its place in `whole`.

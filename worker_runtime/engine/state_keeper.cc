@@ -36,7 +36,7 @@ checkpoint::TrainingState Decode(const std::string& text) {
           .counters = head["counters"].get<Texts>()};
 }
 
-// Beside the metadata of a base, on its way to all ranks.
+// The key of the hash beside the metadata of a base, on its way to all ranks.
 constexpr char kArraysHash[] = " SHA-256 of the arrays";
 
 std::string HashOf(const checkpoint::ArrayChecksums& checksums) {

@@ -39,7 +39,7 @@ class StepDecision {
   Tensor loss() const { return Part(kLoss, DType::kF64, 2); }
   // `settings` by group; `squares`: parts of the sum over the whole gradient.
   void Decide(absl::Span<const kernels::UpdateSettings> settings, const Tensor& squares);
-  // For the kernels of the update, one group behind the other.
+  // The decisions for the kernels of the update, one group behind the other.
   Tensor OfGroups() const { return memory_.Slice(kFirst, {num_groups_ * kEach}); }
 
   // Waits until it is decided. Errors: the device's.

@@ -83,7 +83,7 @@ __device__ Softmax OfThread(LogitShape shape, const T* logits) {
   return own;
 }
 
-// From the end of the row, and zeros behind it.
+// Writes from the end of the row to its beginning, and zeros behind its end.
 template <int kCount, typename T>
 __device__ void WriteGradient(LogitShape shape, T* logits, Softmax row, int64_t target,
                               float scale) {

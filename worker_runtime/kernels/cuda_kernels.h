@@ -39,7 +39,7 @@ LaunchError Fill(StreamHandle stream, float value, T* out, int64_t n);
 // out = factor[0] * x; may be x.
 template <typename T>
 LaunchError Scale(StreamHandle stream, const T* factor, const T* x, T* out, int64_t n);
-// To nearest, ties to even: the bits of cast.h.
+// Casts round to nearest, ties to even: the bits of cast.h.
 LaunchError CastToBf16(StreamHandle stream, const float* x, uint16_t* y, int64_t n);
 LaunchError CastToF16(StreamHandle stream, const float* x, Half* y, int64_t n);
 LaunchError CastToFloat(StreamHandle stream, const uint16_t* x, float* y, int64_t n);

@@ -10,7 +10,8 @@
 
 namespace muster::kernels::cuda {
 
-// Not minus infinity, whose difference from itself is not a number.
+// A number below all that kernels compare it with: not minus infinity, whose difference from itself
+// is not a number.
 inline constexpr float kLowest = -3e38f;
 
 __device__ inline uint32_t BitsOf(float x) {
@@ -31,7 +32,7 @@ __device__ inline float ToFloat(uint16_t bits) {
 
 __device__ inline float ToFloat(Half x) { return simt::FloatOfHalf(x); }
 
-// To nearest, ties to even; the bits of cast.h, but of what is not a number.
+// Rounds to nearest, ties to even: the bits of cast.h, but of what is not a number.
 template <typename T>
 __device__ T FromFloat(float x);
 template <>

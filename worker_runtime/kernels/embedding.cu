@@ -170,7 +170,7 @@ __global__ void BucketGradientKernel(RowShape shape, const int32_t* tokens, cons
   if (of_sum >= 0) Store(sum, dtoken + of_sum * shape.width + column);
 }
 
-// As many as fill a GPU, where there are rows for them.
+// The number of buckets that fills a GPU, where there are rows for them.
 int64_t BucketsFor(int64_t rows) {
   constexpr int64_t kRowsOfBucket = 32, kBucketsMax = 1024;
   const int64_t wanted = BlocksFor(rows, kRowsOfBucket);

@@ -10,8 +10,8 @@ namespace muster::kernels {
 
 // Within that memory arrays begin on multiples of this.
 inline constexpr int64_t kLibraryAlignment = 256;
-// For tables of the library's own, which took 256 bytes at most where they were looked at. Source:
-// the engines of cuDNN 9.19 for an A100 and an H100 (cudnn_attention_test)
+// Bytes for tables of the library's own, which took 256 bytes at most where they were looked at.
+// Source: the engines of cuDNN 9.19 for an A100 and an H100 (cudnn_attention_test)
 inline constexpr int64_t kLibraryTables = 4096;
 
 constexpr int64_t RoundedUp(int64_t count, int64_t multiple) {

@@ -81,7 +81,8 @@ __device__ inline void StartCopy(void* to, const void* from, bool valid) {
 }
 __device__ inline void FinishCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// To nearest, ties to even; what is not a number stays so, with bits of the device's choice.
+// Conversions round to nearest, ties to even; what is not a number stays so, with bits of the
+// device's choice.
 __device__ inline float FloatOfHalf(Half x) { return __half2float(__ushort_as_half(x.bits)); }
 __device__ inline Half HalfOfFloat(float x) { return {__half_as_ushort(__float2half_rn(x))}; }
 __device__ inline uint16_t Bf16OfFloat(float x) {

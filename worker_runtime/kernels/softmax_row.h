@@ -7,7 +7,7 @@
 namespace muster::kernels {
 namespace {  // NOLINT(google-build-namespaces): see pack.h.
 
-// Not minus infinity, whose difference from itself is not a number.
+// The lowest score: not minus infinity, whose difference from itself is not a number.
 template <typename T>
 constexpr T kLowestScore = sizeof(T) == 4 ? static_cast<T>(-3e38f) : static_cast<T>(-1e308);
 

@@ -47,7 +47,7 @@ struct UpdateSettings {
   double max_norm = 0;  // 0: not clipped
 };
 
-// In the device's memory, one number each.
+// Totals of the gradient in the device's memory, one number each.
 struct GradientTotals {
   const double* squares;  // of the whole gradient, as it is
   const double* tokens;

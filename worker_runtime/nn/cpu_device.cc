@@ -225,7 +225,7 @@ struct HostKernels : BytesOfHost {
 constexpr Operations kF32 = TableOf<HostKernels<float>>();
 constexpr Operations kF64 = TableOf<HostKernels<double>>();
 
-// In f32, unless the CPU multiplies tiles of bf16.
+// Multiplies in f32, unless the CPU multiplies tiles of bf16.
 void MultiplyNarrow(Queue& queue, Product p, const Tensor& a, const Tensor& b, const Tensor& c) {
   static const bool multiplies_tiles = kernels::MultipliesTilesOfBf16();
   if (!multiplies_tiles || a.dtype() != DType::kBf16 || b.dtype() != DType::kBf16) {

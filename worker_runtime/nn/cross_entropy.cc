@@ -66,9 +66,9 @@ int64_t NumThatCount(Tape& tape, absl::Span<const int32_t> targets) {
          std::count(targets.begin(), targets.end(), kernels::kIgnoredTarget);
 }
 
-// By the device's operation of that name, with the gradients. In f16 those are made in the backward
-// pass, from logits that are computed again: multiplied by the loss's own gradient, its scale,
-// before they are rounded.
+// The loss by the device's operation of that name, with the gradients. In f16 those are made in the
+// backward pass, from logits that are computed again: multiplied by the loss's own gradient, its
+// scale, before they are rounded.
 Loss HeadLoss(Tape& tape, const Activation& x, Parameter& table,
               absl::Span<const int32_t> targets) {
   const DType dtype = x.value.dtype();

@@ -100,7 +100,8 @@ struct GpuKernels {
     Take(queue, DType::kF32, kernels::cuda::ColumnScratch(RowsOf(dy.shape())));
     queue.Count();
   }
-  // On the product's way, or in a pass of its own once that was refused: cuBLASLt decides.
+  // The sums of dbias are made on the product's way, or in a pass of its own once that was refused:
+  // cuBLASLt decides.
   static void LinearWeight(Queue& queue, const Tensor& dy, const Tensor& x,
                            Operations::GradientSum dweight, Operations::GradientSum dbias) {
     Tensor sums;

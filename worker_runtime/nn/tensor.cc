@@ -32,7 +32,7 @@ std::string Shape::ToString() const {
 
 namespace internal {
 
-// Beside the elements, which the host may not be able to reach.
+// Facts of a block, kept beside the elements, which the host may not be able to reach.
 struct Block {
   TensorPool::State* pool;  // lives at least until this block has come back
   size_t capacity;          // bytes of it

@@ -30,7 +30,7 @@ struct ConfigReport {
   // One line each: values that are overruled, and refusals that were passed over.
   std::vector<std::string> warnings;
   std::vector<std::string> without_effect;
-  // Where the value of an option comes from, by its name: "ds.json:12: zero_optimization.stage",
+  // The origin of an option's value, by the option's name: "ds.json:12: zero_optimization.stage",
   // "--lr", "WORLD_SIZE". Options that are missing have their default.
   std::map<std::string, std::string> sources;
 };

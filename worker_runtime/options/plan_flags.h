@@ -30,7 +30,7 @@ std::vector<command_line::Option> PlanFlags(PlanOptions& options);
 // Errors: kInvalidArgument beginning with the field, for command_line::InWordsOf.
 absl::Status FinishPlanOptions(PlanOptions& options);
 
-// For programs that train, once the options of `line` are finished.
+// Called by programs that train, once the options of `line` are finished.
 //
 // Errors: kUnimplemented: a model that can only be planned, with the option that named it.
 absl::Status CheckTrains(const PlanOptions& options, const command_line::CommandLine& line);

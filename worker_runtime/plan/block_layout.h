@@ -1,4 +1,4 @@
-// Where each parameter lies in the flat buffers of values, gradients and moments, and who owns
+// The place of each parameter in the flat buffers of values, gradients and moments, and who owns
 // what.
 //
 // A unit's parameters lie side by side, each at a multiple of kParameterAlignment; the unit is
@@ -47,15 +47,15 @@ struct BlockLayout {
   std::vector<BlockRange> frozen_units;  // [num_units]
 
   int64_t num_elements() const { return num_blocks * kBlockElements; }
-  // Where a parameter begins, frozen or not.
+  // The element at which a parameter begins, frozen or not.
   int64_t OffsetOf(int parameter) const {
     const int64_t frozen = frozen_offsets[parameter];
     return frozen == kNotFrozen ? offsets[parameter] : frozen;
   }
 };
 
-// In the order of declaration, which is that of units. Depends on the parameters alone, never on
-// ranks or buckets, so that norms and hashes do not either.
+// Lays parameters out in the order of declaration, which is that of units. The layout depends on
+// the parameters alone, never on ranks or buckets, so that norms and hashes do not either.
 BlockLayout PlanBlockLayout(absl::Span<const ParameterInfo> parameters);
 
 // What rank `rank` of `size` owns of `whole`: ceil(blocks / size) blocks, the last ranks fewer or

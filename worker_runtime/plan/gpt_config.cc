@@ -22,7 +22,7 @@ absl::Status CheckSize(absl::string_view name, int64_t value, int64_t most = kLa
       absl::StrCat(name, " must be between 1 and ", most, ", not ", value));
 }
 
-// In double, which cannot overflow.
+// Counts in double, which cannot overflow.
 absl::Status CheckTotal(const GptConfig& config) {
   const double width = static_cast<double>(config.hidden_size);
   const double total = static_cast<double>(config.vocabulary + config.context) * width +

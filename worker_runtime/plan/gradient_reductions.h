@@ -28,7 +28,7 @@ class GradientReductions {
   void ReduceWhatIsComplete(const PlannedPass& pass, size_t use, Point at);
   // The buckets of the stage at hand, whose gradients are whole with its last pass.
   void ReduceStage();
-  // Behind all reductions, which it would hold up.
+  // Comes behind all reductions, which it would hold up.
   void ReplicateReduced();
   // All so far.
   const std::vector<int>& added() const { return added_; }

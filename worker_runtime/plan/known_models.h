@@ -39,8 +39,8 @@ struct KnownModel {
   enum class Attention : uint8_t { kPlain, kBiases, kNorms } attention = Attention::kPlain;
 };
 
-// By its name, also behind an owner as in "ibm/granite-7b-base". Errors: kInvalidArgument: no such
-// name (with the nearest one).
+// Finds a model by its name, also behind an owner as in "ibm/granite-7b-base". Errors:
+// kInvalidArgument: no such name (with the nearest one).
 absl::StatusOr<KnownModel> FindKnownModel(absl::string_view name);
 std::vector<std::string> KnownModelNames();
 

@@ -35,7 +35,8 @@ struct OrderedLeaf {
 struct OrderedSums {
   int num_slots = 0;
   std::vector<OrderedLeaf> leaves;  // [accumulation], left to right
-  // Where the roots of CoverWithSubtrees of the rank's range are in the end, left to right.
+  // The slots in which the roots of CoverWithSubtrees of the rank's range are in the end, left to
+  // right.
   std::vector<int> root_slots;
 };
 

@@ -27,7 +27,7 @@ class ProgramCompiler {
   // What happens while a pass runs, and as it ends.
   void AddUses(const PlannedPass& pass, int action);
   void AddForward(const PlannedPass& pass);
-  // Before the last backward pass, which hides it.
+  // Called before the last backward pass, which hides the sum of losses.
   void AddLoss(int last_forward);
   void AddBackward(const PlannedPass& pass);
   // What the memory of a pass's tape is, while it runs and once it is over.

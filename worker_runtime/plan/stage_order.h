@@ -1,5 +1,5 @@
-// In which order the ranks of a pipeline work under a plan, and what each of them hands to others,
-// in one order on both sides of every way between two ranks.
+// The order in which the ranks of a pipeline work under a plan, and what each of them hands to
+// others, in one order on both sides of every way between two ranks.
 //
 // Threads: pure.
 #pragma once

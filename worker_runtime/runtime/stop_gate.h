@@ -1,5 +1,5 @@
-// Where a program asks, after each step, whether the job stops; and where its agent's word on that
-// arrives, on the thread that reads it.
+// The gate at which a program asks, after each step, whether the job stops, and at which its
+// agent's word on that arrives, on the thread that reads it.
 //
 // A job stops at one step, the same on all ranks, agreed without a collective: every rank says the
 // furthest step that it has begun and promises to begin none beyond; the largest of these is named;

@@ -10,7 +10,7 @@
 namespace muster::train {
 namespace {
 
-// At least three digits: 1.21, 38.2, 812. Rounds first, so that 9.999 is 10.0 and not 10.00.
+// Writes at least three digits: 1.21, 38.2, 812. Rounds first, so that 9.999 is 10.0 and not 10.00.
 std::string ThreeDigits(double value) {
   if (value < 9.995) return absl::StrFormat("%.2f", value);
   if (value < 99.95) return absl::StrFormat("%.1f", value);

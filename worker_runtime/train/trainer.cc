@@ -264,7 +264,8 @@ absl::Status Trainer::BuildTogether() {
                                .captures_steps = options_.capture_steps,
                                .registers_buffers = options_.register_buffers,
                                .waits_before_updates = options_.survive}));
-  // For muster status, top and metrics, and so that the hang watch knows a step from a checkpoint.
+  // The phase is for muster status, top and metrics, and lets the hang watch tell a step from a
+  // checkpoint.
   engine_->OnPhase([this](int64_t step, Phase phase) { runtime_.SetProgress(step, phase); });
   return TakeUpState();
 }

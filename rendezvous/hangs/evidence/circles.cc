@@ -48,7 +48,7 @@ class Judge {
     for (const Transfer& transfer : transfers) in_transfers_.insert(transfer.from);
   }
 
-  // Who waits in a collective, where another waits for its send or receive.
+  // Names the ranks that wait in a collective, where another waits for their send or receive.
   CircleBreak WithoutATransfer() const {
     CircleBreak out;
     for (size_t t = 0; t < transfers_.size(); ++t) {

@@ -57,7 +57,8 @@ struct Diagnosis {
   Finding finding = Finding::kNobodyWaits;
   std::vector<int> culprits;  // ranks at which the waiting ends, sorted; see `finding`
   std::vector<int> waiting;   // ranks that wait for them, directly or not; sorted
-  // Who is at fault and what they did, in words, where the finding alone does not tell; else empty.
+  // The ranks at fault and what they did, in words, where the finding alone does not tell; else
+  // empty.
   std::string words;
   // What is waited for where the waiting ends; none with kNobodyWaits.
   std::string group;

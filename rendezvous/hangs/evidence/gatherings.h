@@ -28,7 +28,7 @@ struct Gathering {
   // Ranks, sorted. Who is in neither has come.
   std::vector<int> waiting;
   std::vector<int> missing;
-  // For which it was watched with just these missing, as is silence (silence_meter.h).
+  // The time for which it was watched with just these missing, as is silence (silence_meter.h).
   absl::Duration silent_for;
   friend bool operator==(const Gathering&, const Gathering&) = default;
 };
@@ -56,14 +56,15 @@ class GatheringWatch {
 // The ranks that are missing from each: another value than before once somebody has come.
 std::vector<std::vector<int>> MissingAt(const std::vector<Gathering>& gatherings);
 
-// At the start, silences of ranks in `mute`, which tell nothing themselves and were watched for so
+// Silences at the start, of ranks in `mute`, which tell nothing themselves and were watched for so
 // long: those who wait are silent for as long as nobody has come; those who are missing at most for
 // as long as they were watched. A barrier tells of no silence: it may be a thread that waits there,
 // or has still to come, while the rank works.
 std::vector<RankSilence> SilencesOf(const std::vector<Gathering>& gatherings,
                                     const absl::btree_map<int, absl::Duration>& mute);
 
-// For how long nobody has come to one of the start, the longest of them; zero where there is none.
+// The longest time for which no rank has come to a gathering of the start; zero where there is
+// none.
 absl::Duration SilenceAtStart(const std::vector<Gathering>& gatherings);
 
 // Each becomes a group of all ranks in `evidence`. A rank that tells nothing itself and is missing

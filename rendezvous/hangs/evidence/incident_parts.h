@@ -19,8 +19,8 @@ namespace muster::hangs {
 // What holds a thread in the kernel, as far as it is one of these.
 enum class Hold { kUnknown, kLock, kDisk, kMemory };
 
-// Who tells what a rank does, and so that it is silent. Values are sent between nodes: new ones go
-// to the end.
+// The source that tells what a rank does, and so that it is silent. Values are sent between nodes:
+// new ones go to the end.
 enum class ToldBy {
   kUnknown,
   kOperations,  // on its progress board

@@ -1,4 +1,4 @@
-// Where ranks wait in collectives, for whom, and where what they have called differs.
+// Finds where ranks wait in collectives, for whom, and where what they have called differs.
 //
 // Pure. Cost: linear in the operations and members of groups in which somebody waits.
 #pragma once
@@ -50,7 +50,7 @@ struct Mismatch {
   std::string words;        // who called what, those at fault first
 };
 
-// At most one of each group, by group.
+// The stalls, at most one of each group, by group.
 std::vector<Stall> FindStalls(const EvidenceIndex& index);
 // "rank 0 waits in all_reduce #7 (group dp); the ranks of this group count ..."; empty: they agree.
 std::string UnsureNumbersInWords(const EvidenceIndex& index, const std::vector<Stall>& stalls);

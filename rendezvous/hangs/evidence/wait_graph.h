@@ -1,4 +1,4 @@
-// Who waits for whom, as a directed graph, and where all waiting ends.
+// A directed graph of who waits for whom, and where all waiting ends.
 //
 // Pure. Cost: nodes and edges, linear; no recursion.
 // Source: Tarjan, "Depth-first search and linear graph algorithms", 1972.

@@ -1,5 +1,6 @@
-// Who is slow, and not hung, in programs that mark nothing: a rank that comes last to nearly every
-// collective, by a multiple of what lies between the others. It is told once, and never judged.
+// Finds ranks that are slow, and not hung, in programs that mark nothing: a rank that comes last to
+// nearly every collective, by a multiple of what lies between the others. It is told once, and
+// never judged.
 //
 // PyTorch's recorder has the time at which a rank called each collective, by its node's clock.
 // Clocks of nodes differ, so a node says how long ago it was as it answers a question of the

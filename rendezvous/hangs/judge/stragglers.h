@@ -1,4 +1,5 @@
-// Who is slow, and not hung: a rank whose steps take it longer, while the others wait for it.
+// Finds ranks that are slow, and not hung: their steps take them longer, while the others wait for
+// them.
 //
 // A rank's own time of a step is what it does not spend waiting for others. It is measured by each
 // node over windows (PaceMeter) and compared over all ranks (Stragglers), since all of them take

@@ -174,7 +174,8 @@ struct AskArrivals {
   uint64_t question = 0;
   Round round = kNoRound;
 };
-// For the console of every node, which adds where the Python of its own ranks among those named is.
+// A notice for the console of every node, which adds where the Python of its own ranks among those
+// named is.
 struct SayNotice {
   Round round = kNoRound;
   Finding finding = Finding::kNobodyWaits;
@@ -185,7 +186,7 @@ struct SayRecovery {
   Round round = kNoRound;
   std::string text;
 };
-// Who is slow, or that nobody is any more.
+// Says which ranks are slow, or that none is any more.
 struct SaySlow {
   Round round = kNoRound;
   bool is_over = false;
@@ -208,7 +209,7 @@ struct SayVerdict {
   bool replaces = false;
 };
 
-// For console and report of every node, once a round.
+// Aborts of ranks, for console and report of every node, once a round.
 struct SayAborts {
   Round round = kNoRound;
   AbortReport report;

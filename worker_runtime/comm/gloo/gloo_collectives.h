@@ -57,8 +57,8 @@ absl::Status RingAllGather(const CollectiveContext& context, DType dtype, const 
 
 // direct_collectives.cc. Each rank sends each other one message.
 //
-// As RingReduceScatter for any type, of several inputs in ordered mode; sums in the accumulation
-// type in the order of ranks (or by the tree) and rounds once.
+// DirectReduceScatter does what RingReduceScatter does, for any type, of several inputs in ordered
+// mode; sums in the accumulation type in the order of ranks (or by the tree) and rounds once.
 absl::Status DirectReduceScatter(const CollectiveContext& context, const Call& call,
                                  const Blocks& blocks, void* output);
 absl::Status DirectAllToAll(const CollectiveContext& context, const Call& call);

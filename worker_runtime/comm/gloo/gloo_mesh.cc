@@ -59,7 +59,7 @@ class GlooTurns final : public gloo::transport::tcp::Handler {
     if (event_ >= 0) device.registerDescriptor(event_, EPOLLIN, this);
   }
 
-  // On the I/O thread, at each of its turns as long as the event is set.
+  // Called on the I/O thread, at each of its turns as long as the event is set.
   void handleEvents(int /*events*/) override {
     {
       base::MutexLock lock(mu_);
@@ -139,8 +139,8 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
     if (state_ != CLOSED) changeState(CLOSED);
   }
 
-  // In place of the base's, and with the same steps: the lock is held from the event to the end of
-  // a connection that fails, so that no other thread closes one that is half made.
+  // Stands in place of the base's, and has the same steps, but the lock is held from the event to
+  // the end of a connection that fails, so that no other thread closes one that is half made.
   void handleEvents(int events) override {
     if (!LockForATime()) return;  // the event comes again
     const std::unique_lock<std::mutex> lock(m_, std::adopt_lock);

@@ -101,7 +101,7 @@ class GlooMesh {
   // Errors: kUnavailable: the connection is closed.
   absl::StatusOr<TcpTransfer> Send(int peer, uint64_t slot, const void* data, size_t bytes);
   absl::StatusOr<TcpTransfer> Receive(int peer, uint64_t slot, void* data, size_t bytes);
-  // From whichever of `peers`, all of them reached, sends first.
+  // Receives from whichever of `peers`, all of them reached, sends first.
   absl::StatusOr<TcpTransfer> ReceiveFromAny(const std::vector<int>& peers, uint64_t slot,
                                              void* data, size_t bytes);
 
@@ -116,7 +116,7 @@ class GlooMesh {
   // Closes every connection; what is in flight and what comes later fails with kUnavailable.
   void Close();
 
-  // By Send, so far.
+  // Bytes that Send has sent so far.
   int64_t bytes_sent() const { return bytes_sent_; }
   int num_connections() const;
 

@@ -96,10 +96,11 @@ class NcclCommunicator final : public CallCommunicator {
   bool ReachesDevices() const override { return true; }
   bool CapturesCalls() const override { return true; }
   bool RegistersMemory() const override { return true; }
-  // With the NCCL communicator of collectives, by its lane.
+  // Registers with the NCCL communicator of collectives, on its lane.
   absl::StatusOr<Registration> RegisterHere(Buffer memory) override;
   void GiveUpRegistered(void* handle);
-  // On the call's lane, by `push`; else the communicator fails, and the call with it.
+  // Puts the call in its lane, by `push`; if it cannot, the communicator fails, and the call with
+  // it.
   void PutInLane(Call call, bool (NcclLane::*push)(Call& call));
   absl::StatusOr<std::unique_ptr<Communicator>> MakeChild(Membership child,
                                                           const std::vector<int>& members,

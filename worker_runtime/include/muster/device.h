@@ -1,4 +1,4 @@
-// Where tensors live, and what computes on them.
+// Devices: the places where tensors live, and what computes on them.
 //
 //   TensorPool pool(Device::Meta());   // sizes only: what a model would take, without taking it
 //   Tape tape(pool);

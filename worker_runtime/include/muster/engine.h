@@ -46,7 +46,7 @@
 
 namespace muster {
 
-// Where the time of a step went, on this rank.
+// The parts of a step's time, on this rank.
 struct StepTimes {
   absl::Duration forward;   // with the caller's loading of batches
   absl::Duration backward;  // with starting reductions
@@ -295,8 +295,8 @@ class Engine {
   // The pool of activations; for work between steps (generating text) without memory of its own.
   TensorPool& pool();
 
-  // After the model was used between steps, as for generating text, which every rank must do alike
-  // where parameters are sharded or in stages: gives up what was gathered. Errors: the
+  // Gives up what was gathered, after the model was used between steps, as for generating text;
+  // every rank must do that alike where parameters are sharded or in stages. Errors: the
   // communicator's, of the use.
   absl::Status EndUse();
 

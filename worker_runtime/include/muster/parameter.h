@@ -53,7 +53,8 @@ class Parameter {
   DType dtype() const { return dtype_; }
   int index() const { return index_; }  // in the order of declaration
   int unit() const { return unit_; }    // see ParameterStore::BeginUnit
-  // For operations, before they read its value or write its gradient: see ParameterStore::OnUse.
+  // Called by operations before they read its value or write its gradient: see
+  // ParameterStore::OnUse.
   void Enter();
 
   // Memory of shape(), which stays valid while the parameter is used; the value's of dtype(). The

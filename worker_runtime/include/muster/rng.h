@@ -54,7 +54,7 @@ class Rng {
  public:
   Rng(uint64_t seed, absl::string_view purpose);
 
-  // For what draws its blocks itself, as kernels of a device do.
+  // The key, for what draws its blocks itself, as kernels of a device do.
   PhiloxKey key() const { return key_; }
 
   // Word number `index` of `step`.

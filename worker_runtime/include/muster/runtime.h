@@ -66,10 +66,11 @@ class Runtime {
                                                                  const std::string& backend = "",
                                                                  CommunicatorOptions options = {});
 
-  // Like MakeCommunicator, with the group and the backend that `former` was asked for (where none
-  // was named, the ranks agree again): a communicator of all ranks of an earlier round, which has
-  // failed or is given up. In every case `former` ends here, and calls in flight get kAborted.
-  // Ranks without a former communicator call MakeCommunicator at the same place.
+  // Makes a communicator as MakeCommunicator does, with the group and the backend that `former` was
+  // asked for (where no backend was named, the ranks agree again). `former` is a communicator of
+  // all ranks of an earlier round, and has failed or is given up. In every case `former` ends here,
+  // and calls in flight get kAborted. Ranks without a former communicator call MakeCommunicator at
+  // the same place.
   //
   // If all ranks were in `former`, in the same order, and only some of its ranks are gone, the
   // backend may derive the new communicator from it (nccl, by ncclCommShrink, if `former` was made

@@ -1,6 +1,6 @@
-// For training programs in C, and in languages that call C: when to stop, and whether a checkpoint
-// may be published. What each says in full: muster/runtime.h, which it calls. Links a C++ library:
-// let the C++ compiler link the program.
+// The runtime for training programs in C, and in languages that call C: when to stop, and whether a
+// checkpoint may be published. muster/runtime.h, which it calls, says in full what each function
+// does. It links a C++ library: let the C++ compiler link the program.
 //
 // Texts go into the caller's `text` of `text_bytes`, cut to fit and ended with a 0; NULL: not
 // wanted. Threads: safe, but for muster_should_stop, which one thread asks, and muster_close, the

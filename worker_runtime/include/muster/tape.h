@@ -225,8 +225,8 @@ class Tape {
   // Makes an activation of a value that no operation on this tape computed but whose gradient is
   // wanted, such as the input of a pipeline stage.
   Activation Watch(Tensor value);
-  // After Backward or BackwardInputs, and before the next forward pass: the gradient of a watched
-  // activation; empty if none arrived.
+  // Takes the gradient of a watched activation, after Backward or BackwardInputs and before the
+  // next forward pass; empty if none arrived.
   Tensor TakeGradient(const Activation& watched);
 
   // Replays the tape from its end: for every record its input gradient, then its weight gradient.

@@ -114,7 +114,7 @@ absl::Status CheckOrderOfWeights(const Schedule& schedule, Places& places) {
 // --- S3 and S4 ----------------------------------------------------------------------------------
 
 absl::Status CheckTransfers(const Schedule& schedule, const LoweredSchedule& lowered) {
-  // By (from, to), in the order of each side.
+  // Handovers by (from, to), in the order of each side.
   std::map<std::pair<int, int>, std::vector<Handover>> sent;
   std::map<std::pair<int, int>, std::vector<Handover>> received;
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
