@@ -3,8 +3,8 @@
 //
 //   board_bench [operations]
 //
-// On memory of an agent's kind (shared, named, mapped twice), which nobody else writes; an
-// operation is its record, its start, that it is awaited, and its end.
+// The board lies in memory of an agent's kind (shared, named, mapped twice), which no other process
+// writes; an operation is its record, its start, that it is awaited, and its end.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>

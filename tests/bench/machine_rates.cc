@@ -3,9 +3,9 @@
 //   muster run --nproc_per_node=2 machine_rates
 //   --gemm_gflops=98.1 --link_gigabytes=2.4
 //
-// In time of processors, of all threads of a rank, averaged over the ranks: on an idle machine with
-// a core for each that is the time that passes, and on a busy one others do not count. Ranks
-// measure at the same time, as they work in a step. One rank has no link to measure.
+// Rates are by the time of processors, of all threads of a rank, averaged over the ranks: on an
+// idle machine with a core for each that is the time that passes, and on a busy one others do not
+// count. Ranks measure at the same time, as they work in a step. One rank has no link to measure.
 #include <algorithm>
 #include <cstdio>
 #include <ctime>

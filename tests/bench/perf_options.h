@@ -34,7 +34,7 @@ struct PerfOptions {
   std::string backend = "gloo";
   std::string help;  // not empty: to be printed instead of running
 
-  // In bytes, each a whole number of elements.
+  // The sizes in bytes, each a whole number of elements.
   std::vector<int64_t> Sizes() const;
 };
 

@@ -73,7 +73,8 @@ class SleepingModel {
     }
   }
 
-  // Called once the engine has seen what the model uses.
+  // Makes units take their time from now on; until then the model only shows the engine what it
+  // uses.
   void BeginSleeping() { sleeps_ = true; }
 
   StageOutput Forward(Tape& tape, UnitRange units, Activation x) const {

@@ -32,7 +32,7 @@ WAYS = ("survive", "torchft", "warm", "cold", "torchrun")
 PEERS = ("torchft", "torchrun")
 TRAINERS = ("transformers warm", "transformers cold", "Lightning warm", "Lightning cold")
 HERE = os.path.dirname(os.path.abspath(__file__))
-# In tests/gpu's bundle, else in this tree.
+# The modules lie in tests/gpu's bundle, else in this tree.
 MODULES = next(filter(os.path.isdir, (os.path.join(HERE, "python"),
                                       os.path.join(HERE, "..", "..", "deploy", "python"))))
 # tell(): at the end of a rank's first step with that many ranks in a round (an attempt, a quorum).

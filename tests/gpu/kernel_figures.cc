@@ -290,7 +290,8 @@ void VocabularyOf(Figures& figures) {
   figures.Memory("embedding", 2 * 3 * rows * shape.width, [&] {
     return cuda::EmbeddingForward<uint16_t>(nullptr, shape, tokens, table, positions, y);
   });
-  // In float, as an engine keeps them: the sum of a token is read and written with its row.
+  // Gradients are in float, as an engine keeps them: the sum of a token is read and written with
+  // its row.
   const Array<float> dtable(50304 * shape.width), dpositions(1024 * shape.width);
   figures.Memory("embedding's gradients", 12 * rows * shape.width, [&] {
     return cuda::EmbeddingBackward<uint16_t, float>(nullptr, shape, tokens, y,

@@ -253,7 +253,7 @@ void CheckRegisteredMemory(Communicator& c, const Device& device) {
   EXPECT_EQ(Difference(sum.Read(), expected), "");
 }
 
-// With other calls between the launches, of either kind.
+// Other calls, of either kind, come between the launches.
 void CheckLaunches(Communicator& c, const Device& device) {
   CapturedSum sum(c, device);
   ASSERT_THAT(sum.Capture(), IsOk());
@@ -337,7 +337,7 @@ TEST(NcclPairRank, RunsAllChecks) {
 
 constexpr absl::Duration kGenerous = absl::Minutes(2);
 
-// Between Runtime's rounds: the others are told that theirs is over, wherever they are.
+// Shrinks as between Runtime's rounds: the others are told that theirs is over, wherever they are.
 void CheckTwoOfThreeShrink() {
   const int rank = RankOfThisProcess();
   auto c = Join("three", rank, 3);
@@ -381,8 +381,8 @@ void CheckTwoOfThreeShrink() {
   }
 }
 
-// Without a word. NCCL's proxy may have met the end of the connection by then, and refuses to
-// shrink: either way they go on.
+// One rank dies without a word. NCCL's proxy may have met the end of the connection by then, and
+// refuses to shrink: either way they go on.
 void CheckTwoOfThreeGoOnAfterADeath() {
   const int rank = RankOfThisProcess();
   auto c = Join("dying", rank, 3);

@@ -127,7 +127,7 @@ class BareRoot {
   const SubprocessResult& made() const { return made_; }
   std::string root() const { return directory_.File("root"); }
 
-  // In the place of a program of the bundle, or of the machine's.
+  // Puts a script in the place of a program of the bundle, or of the machine's.
   void Put(const std::string& program, const std::string& script,
            const std::string& folder = "/bundle/bin/") {
     const std::string path = absl::StrCat(root(), folder, program);

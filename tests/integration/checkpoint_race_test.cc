@@ -56,7 +56,7 @@ class CheckpointRace : public SeveralNodes {
     return StartProgram(Training(more), changes);
   }
 
-  // By step, what the checkpoints in place say of who wrote them.
+  // What the checkpoints in place say of who wrote them, by step.
   std::vector<std::pair<std::string, std::string>> WritersBy(const std::string& field) const {
     std::vector<std::pair<std::string, std::string>> writers;
     for (const std::string& file : FilesBelow(Out("saved"))) {

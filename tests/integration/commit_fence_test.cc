@@ -1,4 +1,4 @@
-// Who may publish, when nodes are cut off: at no time two of them.
+// Tests that at no time two nodes may publish, also when nodes are cut off.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

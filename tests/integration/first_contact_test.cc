@@ -113,7 +113,7 @@ TEST_P(FirstContact, RanksOfTwoMachinesMeetAlsoByLocalhost) {
   EXPECT_EQ(lines, MeetingsOf(2));
 }
 
-// As many lines as by Python alone, which knows of no launcher.
+// It prints as many lines as by Python alone, which knows of no launcher.
 TEST_P(FirstContact, AScriptThatSpawnsItsRanksRunsAsByItself) {
   if (std::string(GetParam()) == "Debians") {  // imports quickly
     const SubprocessResult alone =

@@ -87,7 +87,7 @@ TEST_F(FrontDoorsTest, ALinkOfAnotherLaunchersNameOrItsNameAsFirstWordTakesItsLi
   EXPECT_EQ(ReadOut("worker.0"), "0 of ,  of , gpus , : t\n");
 }
 
-// Where the program itself has it, which writes its number there.
+// The file lies where DeepSpeed itself has it, and holds the number of the launcher's process.
 TEST_F(FrontDoorsTest, SavesItsPidWhileDeepSpeedsJobRuns) {
   const std::string script =
       ShellScript("wait", "touch \"$OUT/up\"; while ! [ -e \"$OUT/go\" ]; do sleep 0.05; done");

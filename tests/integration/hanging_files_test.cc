@@ -100,8 +100,8 @@ TEST_P(HungPrograms, AreNamedOfAScriptThatCannotBeReadUntilItIs) {
             Not(HasSubstr("hang:"))));
 }
 
-// Also where the worker is a shell, which waits for the program that it has started; and who has a
-// file open there that is to be closed is not ended by SIGKILL either.
+// The worker is a shell here, which waits for the program that it has started; a process that has a
+// file open there which is to be closed is not ended by SIGKILL either.
 TEST_F(HungChild, IsNamedAndDoesNotHoldUpTheEnd) {
   const HungFileSystem hung(directory() + "/hung", "data", "text", HungFileSystem::Pages::kUsed);
   if (!hung.mounted()) GTEST_SKIP() << hung.why_not();

@@ -148,7 +148,7 @@ int main() {
 }
 )";
 
-// Where there is no GPU: it says so, or that there was no toolkit.
+// The program says that there is no GPU, or that there was no toolkit.
 TEST_F(Package, LinksTheCudaDeviceThatItsMachineCanLink) {
   Install();
   WriteFile(directory() + "/CMakeLists.txt", kProject);

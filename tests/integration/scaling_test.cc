@@ -45,7 +45,7 @@ TEST_F(Scaling, TellsTheRateAtEachNumberOfRanksAndWhereTheRestWent) {
   EXPECT_TRUE(NothingIsLeft());
 }
 
-// After its first measured steps, too.
+// The program stops after its first measured steps.
 TEST_F(Scaling, WaitsForAProgramThatStopsStepsNoLongerThanItIsTold) {
   const std::string steps = Steps(30) + ".stops.py";
   WriteFile(steps, ReadFile(directory() + "/steps.py") + "time.sleep(600)\n");

@@ -42,7 +42,7 @@ class Service : public JobTest {
   std::string endpoint() const { return absl::StrCat("127.0.0.1:", port_.number()); }
   int port() const { return port_.number(); }
 
-  // On a machine with a /run of its own, where `commands` are run first.
+  // Starts as on a machine with a /run of its own, where `commands` are run first.
   Subprocess Start(const std::string& commands, const Arguments& argv) const {
     return StartProgram(
         Arguments{"/usr/bin/unshare", "--mount", "/bin/sh", "-c",

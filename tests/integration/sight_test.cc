@@ -134,7 +134,7 @@ TEST_F(Sight, FollowsTheStepsOfAJobOnTwoNodes) {
   EXPECT_EQ(json["health"]["state"], "healthy") << json;
   EXPECT_EQ(json["members"].size(), 2u);
   EXPECT_EQ(json["told_by"], "the rendezvous");
-  // By the socket of either agent, and by the list of jobs.
+  // The job is seen by the socket of either agent, and by the list of jobs.
   EXPECT_THAT(Status().out, HasSubstr("2 of 2 nodes run 2 ranks"));
   EXPECT_THAT(Status({}, {{"MUSTER_ENDPOINT", endpoint()}}).out, HasSubstr("job elastic: healthy"));
   EXPECT_THAT(Status(Endpoint() + Arguments{"other"}).err,

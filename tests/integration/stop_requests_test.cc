@@ -125,7 +125,7 @@ TEST_F(StopRequests, ANodeThatIsToldToEndLeavesAfterOneStepAndTheOtherGoesOn) {
   EXPECT_EQ(StepLeft(stayed), StepLeft(left));
 }
 
-// As Slurm's --signal=USR1@120 sends it, here to one node alone.
+// The signal comes as Slurm's --signal=USR1@120 sends it, here to one node alone.
 TEST_F(StopRequests, AUserSignalThatIsToBeHandledStopsAllNodesAfterOneStep) {
   std::vector<Subprocess> agents = StartNodes(
       2, "2", {"--shutdown_timeout=600", "--signals_to_handle=SIGTERM,SIGUSR1", Stepping()});

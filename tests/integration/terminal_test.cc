@@ -190,7 +190,7 @@ TEST_F(Terminal, ShowsTheLastLinesOfAnOnlyWorkerInTheSummary) {
               ContainsRegex("output    : [^=]*ValueError: bad shape"));
 }
 
-// In a mount namespace whose devpts has room for one, which is taken.
+// The job runs in a mount namespace whose devpts has room for one, which is taken.
 TEST_F(Terminal, IsAPipeForWorkersWhereNoPseudoTerminalIsLeft) {
   SubprocessOptions options =
       OptionsFor({"run", "--nproc_per_node=2",

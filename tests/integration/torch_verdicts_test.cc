@@ -27,7 +27,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr absl::Duration kPatience = absl::Minutes(4);
-// At once, since most of their time is waiting; more would import PyTorch for each other's minutes.
+// Jobs that run at once, since most of their time is waiting; more would import PyTorch for each
+// other's minutes.
 constexpr size_t kJobsAtOnce = 8;
 
 // A program, and how the line begins that is said of it: of two ranks, where nobody can tell which
@@ -195,7 +196,7 @@ TEST_P(TorchVerdicts, AreNoneWhereAllRanksSleep) {
   EXPECT_THAT(result.err, AllOf(Not(HasSubstr("hang:")), Not(HasSubstr("restart 1"))));
 }
 
-// In the rank itself, and in a process that loads its data; until they are answered.
+// The file is read in the rank itself, and in a process that loads its data.
 TEST_P(TorchVerdicts, NameTheFileThatDoesNotCome) {
   for (const char* how : {"data", "loader"}) {
     HungFileSystem hung(absl::StrCat(directory(), "/", how), "data", "1",

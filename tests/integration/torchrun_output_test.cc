@@ -45,7 +45,8 @@ class BesideTorchrun : public JobTest {
   }
 
  private:
-  // Without what only this machine and this test have. Of the standard error, what workers say.
+  // The output without what only this machine and this test have; of the standard error, what
+  // workers say.
   Json Comparable(const SubprocessResult& result) const {
     std::vector<std::string> said;
     for (const std::string& line : Sorted(result.err)) {

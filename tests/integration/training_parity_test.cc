@@ -50,8 +50,8 @@ class Parity : public JobTest {
     std::filesystem::create_directories(directory_ + "/home/.config/instructlab");
   }
 
-  // As near to each other in each step as `tolerance`, and falling. `rest`: what the probe is
-  // asked for; `command`: what Python then runs.
+  // Expects losses as near to each other in each step as `tolerance`, and falling. `rest`: what the
+  // probe is asked for; `command`: what Python then runs.
   void ExpectSameLosses(int num_ranks, const Arguments& rest, const std::string& package,
                         const Arguments& command, double tolerance) const {
     const Losses ours = Ours(num_ranks, rest);

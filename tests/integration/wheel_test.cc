@@ -102,7 +102,7 @@ class Wheel : public JobTest {
               "False\n");
   }
 
-  // With the libraries of its wheel, and C++'s of this system.
+  // Expects it with the libraries of its wheel, and C++'s of this system.
   void ExpectThatTwoRanksTrain() const {
     const std::string libraries = RunTool({"/usr/bin/ldd", env_ + "/bin/muster-train"}).out;
     for (const char* library : {"libdnnl.so.2", "libgloo.so.0", "libhiredis.so"}) {

@@ -10,7 +10,8 @@ namespace muster::simulation {
 namespace {
 
 constexpr int kMaxStepsAtOneInstant = 2000;
-// After the faults: every wait of a job in a row, the longest hold-back among them.
+// The most that a job needs after the faults: all its waits in a row, the longest hold-back among
+// them.
 constexpr absl::Duration kLivenessBound = absl::Minutes(80);
 
 }  // namespace

@@ -151,8 +151,8 @@ class SimCluster {
   struct NodeCauses {
     std::set<int>
         exit_codes;  // of an end that was drawn for it: a signal, a guardian or ports lost
-    // Since when its agent runs, is connected, and nothing is in its way; and when it last had been
-    // so for kWellFor.
+    // The time since which its agent runs, is connected, and nothing is in its way; and the last at
+    // which it had been so for kWellFor.
     std::optional<MonoTime> well_since;
     std::optional<MonoTime> last_well;
     std::map<uint64_t, Instance> reported;  // by sequence: what its reports said to the server
@@ -332,7 +332,7 @@ class SimCluster {
   // --- sim_server.cc
   void StartServer();
   void DrawTerm();
-  // By its disk, or because nobody was before it.
+  // Whether it knows them by its disk: there is one, and nothing on it was damaged.
   bool KnowsAllRounds() const { return plan_.is_durable && !terms_.was_damaged; }
   bool IsOfThisLife(Instance instance) const {
     return instance >= rendezvous::FirstInstanceOf(terms_.present);
@@ -387,7 +387,7 @@ class SimCluster {
   bool IsLossOfOneThatLives(int job, const rendezvous::Announce& announce) const;
   // C9.
   int RoundsBound(int job) const;
-  // As it is decided, and as it leaves.
+  // Effects are observed as they are decided, and directives as they leave.
   void Observe(const rendezvous::JobTable::JobEffect& effect);
   void ObserveDirective(int job, const rendezvous::SendDirective& send);
   void ObserveStopAt(int job, const Directive& directive, const StopAt& at);

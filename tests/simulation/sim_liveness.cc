@@ -1,4 +1,4 @@
-// After the faults: jobs whose work does not end must get their round, and others must end.
+// Checks that after the faults jobs whose work does not end get their round, and others end.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

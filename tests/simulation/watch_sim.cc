@@ -16,7 +16,7 @@ constexpr absl::Duration kHangTimeout = absl::Minutes(1);
 // that jumps can double what is counted of a second.
 constexpr absl::Duration kLongestComputation = absl::Seconds(45);
 constexpr absl::Duration kLongestCheckpoint = absl::Seconds(140);
-// With a suspension longer than the limit, which is that of a checkpoint.
+// The longest start, with a suspension longer than the limit, which is that of a checkpoint.
 constexpr absl::Duration kLongestStart = absl::Seconds(160);
 constexpr absl::Duration kHealthyRun = absl::Minutes(12);
 constexpr absl::Duration kLongestSuspension = absl::Seconds(50);

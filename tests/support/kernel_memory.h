@@ -1,6 +1,6 @@
-// Where tests of a CUDA device's kernels run them: on the block emulator, over the host's memory
-// (tests/support/emulation/emulated_memory.cc), or on a GPU (tests/gpu/device_memory.cc). The tests
-// are the same.
+// The memory in which tests of a CUDA device's kernels run them: on the block emulator, over the
+// host's memory (tests/support/emulation/emulated_memory.cc), or on a GPU
+// (tests/gpu/device_memory.cc). The tests are the same.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ size_t KernelSharedBytesMax();
 void* TakeKernelMemory(size_t bytes);
 void GiveBackKernelMemory(void* memory);
 void CopyToKernels(const void* from, void* to, size_t bytes);
-// After all kernels that were launched. Null, or what one of them failed with.
+// Copies after all kernels that were launched. Null, or what one of them failed with.
 const char* CopyFromKernels(const void* from, void* to, size_t bytes);
 
 // An array that kernels work on.

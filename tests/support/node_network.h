@@ -24,7 +24,7 @@ class NodeNetwork {
   std::string AddressOf(int node, int network = 0) const;
   // `argv` as it runs on a node.
   std::vector<std::string> On(int node, const std::vector<std::string>& argv) const;
-  // For nsenter(1), where `ip netns exec` would hide /sys/fs/cgroup.
+  // The namespace for nsenter(1), used where `ip netns exec` would hide /sys/fs/cgroup.
   std::string NamespaceOf(int node) const { return "/run/netns/" + NameOf(node); }
 
   // Frames to and from the node are dropped; its interface stays up, as behind a broken switch.

@@ -7,7 +7,7 @@
 
 namespace muster::testing {
 
-// By name and labels as they stand: `muster_rank_step{run_id="a",rank="0"}`.
+// Numbers by name and labels as these stand: `muster_rank_step{run_id="a",rank="0"}`.
 using Samples = std::map<std::string, double>;
 
 // Whether it follows the format and its conventions of names: "" or what is wrong, with the line.

@@ -29,7 +29,7 @@ class TerminalSession {
   TerminalSession& operator=(const TerminalSession&) = delete;
 
   pid_t pid() const { return pid_; }
-  // As if it were typed: "\r" for Enter, "\x03" for Ctrl-C.
+  // Sends `keys` as if they were typed: "\r" for Enter, "\x03" for Ctrl-C.
   void Type(const std::string& keys);
   // The window gets another size; the kernel tells the foreground.
   void Resize(TerminalSize size);

@@ -100,7 +100,8 @@ const std::vector<Room>& Rooms() {
        {"proto/base/", "proto/spec/", "agent/torch_store/",
         "rendezvous/hangs/evidence/gatherings.h"},
        true},
-      // From boards to evidence, and the report: values. What reads /proc and the boards: a shell.
+      // What leads from boards to evidence, and the report, are values. What reads /proc and the
+      // boards: a shell.
       {"agent/watch/board_evidence.", {"proto/base/", "agent/watch/", "rendezvous/hangs/"}, true},
       {"agent/watch/incident.", {"proto/base/", "agent/watch/", "rendezvous/hangs/"}, true},
       {"agent/watch/",
@@ -224,7 +225,7 @@ const Strings kImpure = {"thread",
                          "absl/container/flat_hash",
                          "absl/container/node_hash"};
 
-// As paths from the root of the repository, which the public API is included without.
+// The includes as paths from the root of the repository, which the public API is included without.
 Strings IncludesOf(const std::string& text) {
   Strings includes;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {

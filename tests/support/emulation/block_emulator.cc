@@ -42,7 +42,7 @@ struct Thread {
   std::vector<Copy> copies;
 };
 
-// Who waits somewhere, of a block or a warp.
+// The threads of a block or a warp that wait somewhere.
 struct Meeting {
   int present = 0;
   bool vote = false;

@@ -10,7 +10,7 @@
 // different barriers, or some at one while others have ended; lanes of a warp at different
 // operations; a block of a size that is no multiple of a warp.
 //
-// Not shown: races within what lies between two meetings, and what the caches of a device do.
+// It does not show races within what lies between two meetings, and what the caches of a device do.
 // Threads: one thread, which everything here belongs to.
 #pragma once
 
@@ -43,8 +43,8 @@ class BlockEmulator {
   // Runs `thread` for every thread of every block. Null, or what went wrong.
   static kernels::LaunchError Run(kernels::LaunchShape shape, const std::function<void()>& thread);
 
-  // For the twins of CUDA's functions, within `thread`. Every live thread of the block, or of the
-  // warp, comes here from the same place before any goes on.
+  // Called by the twins of CUDA's functions, within `thread`. Every live thread of the block, or of
+  // the warp, comes here from the same place before any goes on.
   static bool MeetInBlock(bool vote, SourcePlace where);  // whether any said true
   static const Slots& MeetInWarp(const void* value, size_t bytes, SourcePlace where);
 

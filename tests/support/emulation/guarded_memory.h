@@ -31,8 +31,9 @@ class GuardedMemory {
   // Aligned to 256 bytes and full of poison. Code that touches it outside of Open and Close, or a
   // page beside it, is ended by SIGSEGV.
   void* Allocate(size_t bytes);
-  // From now on it may not be touched; its addresses are not used again. Empty, or what was wrong:
-  // there is none, or the few bytes up to its last page's end were written to.
+  // Frees `memory`, which may not be touched from now on; its addresses are not used again. Returns
+  // nothing, or what was wrong: there is none, or the few bytes up to its last page's end were
+  // written to.
   std::string Free(void* memory);
 
   void Open() const;

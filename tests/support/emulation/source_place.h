@@ -1,4 +1,5 @@
-// Where a call stands: std::source_location, or its twin where clang has none of libstdc++'s.
+// The place where a call stands: std::source_location, or its twin where clang has none of
+// libstdc++'s.
 #pragma once
 
 #include <source_location>

@@ -38,7 +38,8 @@ struct StreamFigures {
   std::atomic<int64_t> other_calls = 0;
 };
 
-// As comm::MakeLoopbackCommunicators; `cuda` outlives them, and `figures`, if there are any.
+// Makes communicators as comm::MakeLoopbackCommunicators does; `cuda` outlives them, and `figures`,
+// if there are any.
 std::vector<std::unique_ptr<Communicator>> MakeStreamCommunicators(
     EmulatedCuda& cuda, const comm::Membership& common, StreamFigures* figures = nullptr);
 

@@ -165,7 +165,7 @@ class LogPumpTest : public ::testing::Test {
     // The files have a thread of their own.
     if (pump_) pump_->FlushConsole(absl::Seconds(1));
   }
-  // Until `done`, at most 20 s.
+  // Runs the loop until `done`, for at most 20 s.
   template <typename Done>
   void RunUntil(Done done) {
     loop_.restart();

@@ -31,7 +31,7 @@ class StopLadderTest : public TurnTest {
                                  .survives = true,
                                  .awaits_round = awaits});
   }
-  // To the deadline of the rung, and on to the next.
+  // Climbs at the deadline of the rung, on to the next.
   bool Climb() {
     turn_.now = ladder_.deadline();
     return ladder_.Climb(workers_, turn_);

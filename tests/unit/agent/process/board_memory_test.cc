@@ -106,7 +106,7 @@ TEST(BoardMemory, CannotBeCutShortByAWorker) {
   EXPECT_THAT(memory->Read(), IsOk());
 }
 
-// In a child: an all-reduce that is done, and a barrier that the other rank never joins.
+// Runs in a child: an all-reduce that is done, and a barrier that the other rank never joins.
 [[noreturn]] void RunWorkerAndDie(const std::string& path) {
   auto board = OperationRing::OpenBoard(path);
   if (!board.ok()) ::_exit(3);

@@ -12,7 +12,7 @@ namespace {
 
 class Followers : public ::testing::Test {
  protected:
-  // Until something waits no more, for half a minute at most.
+  // Runs until `num_told` have been told, for half a minute at most.
   bool RunUntilTold(int num_told = 1) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
     while (told_ < num_told && std::chrono::steady_clock::now() < deadline) {

@@ -1,5 +1,5 @@
-// In the place of PyTorch's worker server: answers whatever it is asked with one and the same text,
-// and a recorder's text to answer with.
+// A server in the place of PyTorch's worker server, which answers whatever it is asked with one and
+// the same text, and a recorder's text to answer with.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -60,7 +60,8 @@ class PythonStack : public ::testing::Test {
   const std::string script_ = directory_.path() + "/tr\xC3\xA4in \xF0\x9F\x90\x8D.py";
 };
 
-// With a second thread, a generator, a method, a comprehension, and a call of C in between.
+// The program has a second thread, a generator, a method, a comprehension, and a call of C in
+// between.
 TEST_F(PythonStack, IsThatOfTheMainThreadOfEachVersion) {
   const std::string text =
       "import sys, threading, time\n"

@@ -54,8 +54,8 @@ TEST(PlanCommand, TellsAGpusMemoryInEveryTypeThatItComputesIn) {
   EXPECT_THAT(PlanCommandText({"--model=gpt2-124m"}), IsOkAndHolds(Not(HasSubstr("cuBLASLt"))));
 }
 
-// As much as the gradients of one layer work in: in f32, or all of dS where they have the same bits
-// in every run.
+// Attention by cuDNN works in as much as the gradients of one layer do: in f32, or all of dS where
+// they have the same bits in every run.
 TEST(PlanCommand, CountsWhatAttentionByCudnnWorksIn) {
   const auto activations = [](const Args& more) {
     Args args = {"--model=gpt2-124m", "--device=cuda", "--dtype=bf16", "--batch_size=8"};

@@ -36,7 +36,7 @@ class NodeFactsOf : public ::testing::Test {
   const TemporaryDirectory directory_;
 };
 
-// As in a virtual environment, whose interpreter is a link to another place.
+// The interpreter is that of a virtual environment, a link to another place.
 TEST_F(NodeFactsOf, AnInterpreterAreThoseOfItsEnvironment) {
   for (const char* folder : {"bin", "lib/python3.12/site-packages/torch-2.15.0.dist-info",
                              "lib/python3.12/site-packages/nvidia_nccl_cu13-2.28.9.dist-info",

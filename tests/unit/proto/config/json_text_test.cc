@@ -12,7 +12,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// As JSON on one line, without blanks and with keys as they are; of an error the message.
+// The node as JSON on one line, without blanks and with keys as they are; of an error the message.
 std::string Compact(const ConfigNode& node) {
   using Kind = ConfigNode::Kind;
   std::string out;

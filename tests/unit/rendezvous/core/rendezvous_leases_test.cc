@@ -1,4 +1,4 @@
-// Who is lost, and who only seems to be.
+// Nodes that are lost, and those that only seem to be.
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -12,7 +12,7 @@ using testing::HasSubstr;
 
 class LeasesTest : public CoreTest {
  protected:
-  // As the shell does it: a tick at each deadline until `seconds` later, and no report.
+  // Ticks as the shell does, at each deadline until `seconds` later, and reports nothing.
   void Silence(double seconds) {
     const MonoTime end = job_->now + absl::Seconds(seconds);
     for (int ticks = 0; job_->NextDeadline() <= end; ++ticks) {
@@ -216,7 +216,7 @@ TEST_F(LeasesTest, TheEndOfAnAgentBehindItsJobIsForgotten) {
   EXPECT_FALSE(IsKnown(1));
 }
 
-// Without CoreUnderTest, whose checks after each step look at every node.
+// The test does without CoreUnderTest, whose checks after each step look at every node.
 TEST(LargeJob, HasALongerLeaseSinceItsAgentsAreToldToRenewItLessOften) {
   constexpr int kNodes = 4000;
   RendezvousCore core({.term = ServerTerm(1), .instance = Instance(5)});

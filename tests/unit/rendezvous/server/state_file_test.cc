@@ -236,8 +236,9 @@ TEST_F(DamagedFileTest, NoFlippedBitOfTheLogGoesUnnoticed) {
   EXPECT_EQ(CountSilent(files, "musterd.db-end", expected), 0);
 }
 
-// As of a version that noted no end of the log, or after a loss of power: the newest transaction
-// cannot be told from one that was being written then, so the state before it is used and said.
+// The file is as one of a version that noted no end of the log, or as after a loss of power: the
+// newest transaction cannot be told from one that was being written then, so the state before it is
+// used and said.
 TEST_F(DamagedFileTest, NoFlippedBitOfTheLogLosesATransactionThatAnotherFollowed) {
   std::map<std::string, std::string> files;
   std::string expected;
@@ -296,7 +297,7 @@ TEST_F(StateFileTest, ThatIsTakenAwayWhileItIsUsedIsNoticed) {
   EXPECT_EQ((*file)->CheckThere().code(), absl::StatusCode::kUnavailable);
 }
 
-// As after a crash in the middle of a transaction, and as after the loss of one.
+// The log is torn as by a crash in the middle of a transaction, and as by the loss of one.
 TEST_F(StateFileTest, WithATornLogHasAllTransactionsBeforeTheTearUnlessOneWasDurable) {
   {
     auto file = Open();

@@ -1,4 +1,4 @@
-// Who is asked, what is gathered, and what a member can do to it.
+// Tests of who is asked, what is gathered, and what a member can do to it.
 #include "rendezvous/status/inquiry_desk.h"
 
 #include <gmock/gmock.h>

@@ -292,7 +292,7 @@ TEST(SafetensorsFile, SurvivesRandomEditsOfAHeader) {
       header.replace(at, random() % 12,
                      random() % 2 == 0 ? tokens[random() % std::size(tokens)] : "");
     }
-    // With the length that fits, so that the edit itself is what is judged.
+    // The length is the one that fits, so that the edit itself is judged.
     std::string bytes(8, '\0');
     bytes[0] = static_cast<char>(header.size() & 0xff);
     bytes[1] = static_cast<char>(header.size() >> 8);

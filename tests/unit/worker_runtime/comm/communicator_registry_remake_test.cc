@@ -56,7 +56,7 @@ class Remade : public ::testing::TestWithParam<bool> {
     }
     return made.ok() ? *std::move(made) : nullptr;
   }
-  // In the next round, whose store is another.
+  // Remakes it in the next round, whose store is another.
   Owned Remake(Owned former, int rank, int size) {
     BackendRequest request = Request(rank, size, next_);
     request.former = std::move(former);

@@ -85,7 +85,8 @@ std::vector<ContractBackend::Join> MakeGloo(int size, const CommunicatorOptions&
 
 class DeviceCalls : public CommunicatorContract {
  protected:
-  // On each number of ranks, with a seed of its own for the order of the device's work.
+  // Runs `program` on each number of ranks, with a seed of its own for the order of the device's
+  // work.
   void OnDevices(const std::function<void(Communicator& c, const Device& device)>& program) {
     for (const int size : {1, 2, 3}) {
       EmulatedCuda cuda({.seed = static_cast<uint64_t>(size) + 7});

@@ -357,7 +357,8 @@ TEST(StrictRegistrations, FailACallInMemoryOfWhichAPartIsRegistered) {
   }
 }
 
-// As NCCL takes it, by whole pages: what lies beside it there is registered too.
+// Memory is registered as NCCL takes it, by whole pages: what lies beside it there is registered
+// too.
 TEST(StrictRegistrations, FailAMixtureThatComesOfASharedPage) {
   EXPECT_THAT(OnRanks(2, 24,
                       [](Rank& on) {

@@ -86,7 +86,7 @@ class Group {
  public:
   explicit Group(int size) : size_(size), said_(size) {}
 
-  // On each rank, whose places were those; all have said so before any decides.
+  // Runs `program` on each rank, whose places were `places`; all have said so before any decides.
   using Program = std::function<void(int rank, ShrinkAgreement& agreement, bool was_there)>;
   void OnEachRank(const std::vector<std::optional<FormerPlace>>& places, const Program& program) {
     std::vector<std::thread> threads;

@@ -57,7 +57,7 @@ class CudaApiContract : public ::testing::TestWithParam<uint64_t> {
   void Fetch(const void* from, CudaStream stream) {
     EXPECT_THAT(cuda_->MemcpyAsync(pinned_, from, kBytes, CopyDirection::kToHost, stream), IsOk());
   }
-  // After everything on `stream`: the value of all bytes, or -1.
+  // The value of all bytes after everything on `stream`, or -1 where they differ.
   int Fetched(const void* from, CudaStream stream) {
     Fetch(from, stream);
     EXPECT_THAT(cuda_->SynchronizeStream(stream), IsOk());

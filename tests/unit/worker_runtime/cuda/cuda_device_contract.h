@@ -287,8 +287,8 @@ class LinearOn {
   const DType dtype_;
 };
 
-// In float beside the host too. cuBLASLt's own GELU, which is used where it is quicker, was 3.7e-6
-// from the host's on an H100 (tests/gpu/RESULTS.md).
+// Results in float are compared with the host's too. cuBLASLt's own GELU, which is used where it is
+// quicker, was 3.7e-6 from the host's on an H100 (tests/gpu/RESULTS.md).
 TEST_P(CudaDeviceContract, WhatStandsAroundAProductIsTheSameInOnePassAndInSeveral) {
   struct Part {
     const char* name;

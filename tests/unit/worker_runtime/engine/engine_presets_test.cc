@@ -168,7 +168,7 @@ TEST(EveryPreset, KeepsItsLiveParametersUnderTheLimit) {
   }
 }
 
-// In both directions, and onto other numbers of ranks.
+// Expects it in both directions, and onto other numbers of ranks.
 void ExpectCheckpointsFitEachOther(const std::vector<ParameterGroup>& groups,
                                    DType dtype = DType::kF32) {
   Plan alone = SmallPlan(SumMode::kOrdered, 1);
@@ -437,8 +437,8 @@ std::vector<int64_t> ReducedByThirdStep(Communicator& world, bool has_sample) {
   return counts;
 }
 
-// As of a plan whose sample says it: reduced in the order of the first step from then on, which
-// here is that of declaration.
+// Gradients are reduced in the order of the first step from then on, as where a sample tells it;
+// here it is that of declaration.
 TEST(Ddp, LearnsTheOrderOfGradientsFromItsFirstStep) {
   for (const bool has_sample : {false, true}) {
     const auto counts = OnRanks<std::vector<int64_t>>(

@@ -125,7 +125,8 @@ TEST(StepsCapturedByRanks, AreNoneIfOneRankCannotCaptureWhatItsModelBrings) {
       82);
 }
 
-// Between the agreement and the launch: one rank has launched, the other never will.
+// One rank aborts between the agreement and the launch: the other has launched, and this one never
+// will.
 TEST(StepsCapturedByRanks, EndOnAllRanksWhereOneAbortsBeforeItsLaunch) {
   EmulatedCuda cuda({.seed = 91, .work_per_question = kWorkPerQuestion});
   {

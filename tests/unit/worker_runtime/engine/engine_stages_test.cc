@@ -172,7 +172,7 @@ TEST(Stages, StayWithinOneHundredThousandthOfOneProcessInFastMode) {
   }
 }
 
-// From any cut to any other, and to none.
+// Checkpoints go from any cut to any other, and to none.
 TEST(Stages, GoOnFromTheCheckpointsOfOthers) {
   const std::vector<Setting> settings = {
       {},

@@ -234,7 +234,7 @@ TEST(Engine, FollowsTheLearningRateSchedule) {
   });
 }
 
-// By the words of launcher/commands/plan_command.cc, whose model has no memory.
+// The text is made as in launcher/commands/plan_command.cc, whose model has no memory.
 TEST(Engine, HasThePlanHashThatMusterPlanPrints) {
   const Plan plan = SmallPlan(SumMode::kOrdered, 2);
   ParameterStore store;

@@ -83,8 +83,8 @@ class SmallTraining {
     return training;
   }
 
-  // For a rank's own delays and mistakes, and for a look at what there is: called before each
-  // forward pass, and within each pass after each block.
+  // A rank's own delays and mistakes, or a look at what there is: called before each forward pass,
+  // and within each pass after each block.
   std::function<absl::Status(int64_t index)> before_forward = [](int64_t) {
     return absl::OkStatus();
   };

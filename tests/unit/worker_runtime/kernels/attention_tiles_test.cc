@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kF32 = 4, kSixteenBits = 2;
 
-// By compute capability, KiB that a block may ask for. Source: CUDA C++ Programming Guide,
+// The KiB that a block may ask for, by compute capability. Source: CUDA C++ Programming Guide,
 // "Technical Specifications per Compute Capability", maximum of shared memory per thread block
 struct Architecture {
   int number;

@@ -73,7 +73,7 @@ TYPED_TEST(FlatKernels, GeluHasTheHostsGradient) {
   for (const int64_t n : kFlatSizes) {
     auto x = KernelNumbers<TypeParam>(n, "x", 3);
     if (n > 2) {
-      // Where exp(-2u) overflows, and where it vanishes.
+      // The first two are where exp(-2u) overflows, and where it vanishes.
       const auto far = KernelNumbers<TypeParam>(2, "far", 40);
       x[0] = far[0];
       x[1] = far[1];
@@ -411,7 +411,7 @@ TEST_F(FlatKernel, ValuesAreRoundedByTheDrawsOfTheirElement) {
   EXPECT_EQ(end.values, std::vector(whole.values.begin() + 1008, whole.values.end()));
 }
 
-// As a checkpoint brings them, and other rules than AdamW.
+// The masters may come from a checkpoint, or from other rules than AdamW.
 TEST_F(FlatKernel, ValuesOfGivenMastersAreThoseThatTheUpdateLeft) {
   for (const int64_t n : kFlatSizes) {
     auto masters = RandomNumbers<float>(n, "masters");

@@ -96,8 +96,8 @@ TEST_F(KernelTraffic, OfTheLossIsItsRowsOnceEachWay) {
               4, 0.05);
 }
 
-// As an engine has them: gradients of tokens that follow each other are added up in float, and
-// positions are those of one sequence here, whose sums are read and written too.
+// Gradients are those that an engine has: those of tokens that follow each other are added up in
+// float, and positions are those of one sequence here, whose sums are read and written too.
 TEST_F(KernelTraffic, OfTheEmbedding) {
   constexpr EmbeddingShape kEmbedding = {
       .batch = 1, .sequence = kShape.rows, .width = kShape.width};

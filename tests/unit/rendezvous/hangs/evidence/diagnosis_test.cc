@@ -1,5 +1,5 @@
-// Who is found to hang. The fifteen acceptance vectors of the hang watch have their numbers; the
-// fourteenth, a long checkpoint, is about time (hang_judge_test.cc).
+// The ranks that are found to hang. The fifteen acceptance vectors of the hang watch have their
+// numbers; the fourteenth, a long checkpoint, is about time (hang_judge_test.cc).
 #include "rendezvous/hangs/evidence/diagnosis.h"
 
 #include <gmock/gmock.h>

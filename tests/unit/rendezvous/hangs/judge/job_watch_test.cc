@@ -437,7 +437,7 @@ TEST_F(Watch, EndsOneOfThoseWhoWaitWhereTheRankAtFaultHasEnded) {
 
 class ReplacingWatch : public Watch {
  protected:
-  // With a spare, or however many there are.
+  // Starts a job that may replace nodes, with one spare, or `spares`.
   void StartReplacing(const EvidenceBuilder& job, Spares spares = {.num_nodes = 1}) {
     Start(job, absl::Seconds(30));
     for (auto& [id, agent] : agents_) agent.may_replace = true;

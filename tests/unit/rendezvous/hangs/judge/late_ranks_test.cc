@@ -28,7 +28,8 @@ class Steps {
     late_[rank] = by;
     return *this;
   }
-  // As a node with these ranks says it, whose answer is of `error` off.
+  // Arrivals as a node with these ranks says them; its answer comes `off` later, and may be off by
+  // `error`.
   ArrivalsAt On(const std::vector<int>& ranks, absl::Duration off = {},
                 absl::Duration error = {}) const {
     GroupArrivals group{.name = "0", .label = "default_pg", .is_on_device = is_on_device_};

@@ -48,7 +48,7 @@ void Make(const ExchangeCall& call, Communicator& group) {
   EXPECT_THAT(made().Wait(), IsOk());
 }
 
-// By rank, after `calls`.
+// The bytes reserved by each rank after `calls`.
 std::vector<int64_t> Reserved(const std::vector<ExchangeCall>& calls, int size, bool by_memory) {
   auto store = std::make_shared<MemoryStore>();
   std::vector<int64_t> reserved(size);

@@ -165,7 +165,7 @@ ncclResult_t FakeNccl::Revoke(ncclComm_t handle, int flags) {
   return ncclInProgress;
 }
 
-// As of a communicator that does not block: it is under way, and says success.
+// The shrink is that of a communicator that does not block: it is under way, and says success.
 ncclResult_t FakeNccl::Shrink(ncclComm_t handle, const std::vector<int>& without, ncclComm_t* child,
                               const ncclConfig_t* config, int flags) {
   base::MutexLock lock(mu_);

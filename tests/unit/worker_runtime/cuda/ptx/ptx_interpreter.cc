@@ -205,7 +205,7 @@ uint64_t Converted(PtxType to, PtxType from, uint64_t bits) {
   });
 }
 
-// Who used two bytes of shared memory last, between which meetings.
+// The last use of two bytes of shared memory: by whom, and between which meetings.
 struct Use {
   static constexpr int kNobody = -1, kManyOfWarp = -2, kMany = -3;
   int thread = kNobody;

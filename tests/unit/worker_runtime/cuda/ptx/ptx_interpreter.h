@@ -12,7 +12,7 @@
 // that is read before it was waited for; lanes of a warp, or threads of a block, that meet at
 // different places or whose others have ended; a register that has no value.
 //
-// Not shown: what ptxas makes of the text, rounding of a tile's product on the way, time.
+// It does not show what ptxas makes of the text, rounding of a tile's product on the way, time.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ class PtxMemory {
   struct Array {
     std::vector<unsigned char> bytes;
     std::vector<bool> written;
-    // By sector: the launch that last read it, and the one that last wrote it.
+    // The launches that last read and last wrote each sector.
     std::vector<int64_t> read_by, written_by;
     size_t size = 0;  // `bytes` may hold more, so that there is an address
     uint64_t begin() const { return reinterpret_cast<uint64_t>(bytes.data()); }
