@@ -80,7 +80,7 @@ class Reader {
   void TakeLiteral(size_t begin, size_t end, size_t next) {
     begin = std::min(begin, text_.size());
     end = std::min(end, text_.size());
-    source_.literals += std::string(text_.substr(begin, end - begin)) + " ";
+    source_.literals += std::string(text_.substr(begin, end - begin)) + "\n";
     Keep('"');
     ++at_;
     Blank(std::min(next, text_.size()));

@@ -18,7 +18,7 @@ struct SourceText {
   // Lines keep their numbers.
   std::string code;
   std::vector<Comment> comments;  // one per line of a comment, in their order
-  std::string literals;           // the contents of all string literals, separated by spaces
+  std::string literals;           // the contents of all string literals, each with a newline
 };
 
 // Reads any text: an unfinished literal or comment ends with the text.
