@@ -64,7 +64,7 @@ absl::StatusOr<const ProgressBoard*> AsBoard(absl::Span<const std::byte> bytes) 
   const auto* board = reinterpret_cast<const ProgressBoard*>(bytes.data());
   const BoardHeader& header = board->header;
   if (header.magic != kBoardMagic) {
-    return absl::InvalidArgumentError("no progress board: it does not begin like one");
+    return absl::InvalidArgumentError("not a progress board: it does not begin like one");
   }
   if (header.version != kBoardVersion || header.board_bytes != kBoardBytes ||
       bytes.size() != kBoardBytes) {

@@ -713,8 +713,8 @@ absl::Status FinishPlanOptions(PlanOptions& options) {
   }
   MUSTER_RETURN_IF_ERROR(CheckDevice(options));
   if (options.measures_unit_costs && !options.plan.unit_costs.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--unit_costs=", TextOf(options.plan.unit_costs),
-                                                   " measured: say one of the two"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--unit_costs=", ToString(options.plan.unit_costs), " measured: say one of the two"));
   }
   if (options.measures_unit_costs && options.plan.stages == 1) {
     return absl::InvalidArgumentError(

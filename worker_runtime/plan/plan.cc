@@ -12,7 +12,6 @@
 #include "absl/strings/str_join.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/plan/field_checks.h"
-#include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/schedules/generators.h"
 #include "worker_runtime/plan/update_plan.h"
 
@@ -53,7 +52,7 @@ absl::Status CheckUnitCosts(const Plan& plan) {
     MUSTER_RETURN_IF_ERROR(CheckNotNegative(absl::StrCat(field, ".cost"), cost.cost));
   }
   if (plan.stages != 1 || plan.unit_costs.empty()) return absl::OkStatus();
-  return Bad("unit_costs", plan::TextOf(plan.unit_costs),
+  return Bad("unit_costs", ToString(plan.unit_costs),
              "left out where there is one stage: nothing is cut");
 }
 

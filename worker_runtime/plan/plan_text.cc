@@ -122,8 +122,7 @@ PlanText Describe(const Plan& plan) {
   text.emplace_back("stages_per_rank", plan.stages_per_rank == 0
                                            ? "as the schedule has"
                                            : absl::StrCat(plan.stages_per_rank));
-  text.emplace_back("unit_costs",
-                    plan.unit_costs.empty() ? "products" : plan::TextOf(plan.unit_costs));
+  text.emplace_back("unit_costs", plan.unit_costs.empty() ? "products" : ToString(plan.unit_costs));
   text.emplace_back("shard_ranks", absl::StrCat(plan.shard_ranks));
   DescribeGathering(plan.gathering, text);
   text.emplace_back("gradient_reduction", ToString(plan.gradient_reduction));
@@ -143,11 +142,7 @@ PlanText Describe(const Plan& plan) {
   return text;
 }
 
-}  // namespace muster
-
-namespace muster::plan {
-
-std::string TextOf(absl::Span<const UnitCost> costs) {
+std::string ToString(absl::Span<const UnitCost> costs) {
   return absl::StrJoin(costs, " ", [](std::string* text, const UnitCost& cost) {
     absl::StrAppend(text, cost.units, ":", ExactText(cost.cost));
   });
@@ -161,6 +156,10 @@ absl::StatusOr<UnitCost> ParseUnitCost(absl::string_view text) {
   }
   return absl::InvalidArgumentError("expected UNITS:COST with a number, such as h.*:12");
 }
+
+}  // namespace muster
+
+namespace muster::plan {
 
 std::string ExactText(double value) {
   char text[32];

@@ -6,8 +6,6 @@
 
 #include <string>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "muster/dtype.h"
 #include "muster/plan.h"
@@ -17,12 +15,6 @@ namespace muster::plan {
 
 // The shortest text that reads back as the same number; -0 is 0.
 std::string ExactText(double value);
-
-// "embedding:0.5 h.*:12 head:4", as --unit_costs takes it, and one of them back.
-//
-// Errors: kInvalidArgument: says what was expected.
-std::string TextOf(absl::Span<const UnitCost> costs);
-absl::StatusOr<UnitCost> ParseUnitCost(absl::string_view text);
 
 // The text whose SHA-256 is the plan hash: lines "key=value" of Describe(plan), then "name [d0, d1]
 // dtype" of each parameter, with " frozen". Ranks with equal texts have the same plan for the same

@@ -25,7 +25,7 @@ struct TrainingSoFar {
   TrainingData data;
   std::unique_ptr<Device> device;  // null: not opened yet, or the host
   double operations_peak = 0;      // of it, a second; 0: not known
-  std::string unit_costs;          // that were measured (plan::TextOf); empty: none were
+  std::string unit_costs;          // that were measured (ToString); empty: none were
   EngineSnapshot state;            // empty until a round has been left
   std::string no_state;            // why it is empty, for people
   // The world of the round that was left last, which is at its end; on `device`.

@@ -18,7 +18,6 @@
 #include "worker_runtime/advice/device_table.h"
 #include "worker_runtime/advice/plan_job.h"
 #include "worker_runtime/plan/batch_equation.h"
-#include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/train/figures.h"
 #include "worker_runtime/train/files.h"
 #include "worker_runtime/train/machine.h"
@@ -215,7 +214,7 @@ absl::Status Trainer::MeasureUnits() {
   if (runtime_.rank() == 0 && measured->empty()) measured = MeasureOwnUnits();
   MUSTER_ASSIGN_OR_RETURN(so_far_.unit_costs, FromRankZero(*world_, std::move(measured)));
   for (const absl::string_view text : absl::StrSplit(so_far_.unit_costs, ' ')) {
-    MUSTER_ASSIGN_OR_RETURN(UnitCost cost, plan::ParseUnitCost(text));
+    MUSTER_ASSIGN_OR_RETURN(UnitCost cost, ParseUnitCost(text));
     options_.plan.plan.unit_costs.push_back(std::move(cost));
   }
   return absl::OkStatus();
@@ -226,7 +225,7 @@ absl::StatusOr<std::string> Trainer::MeasureOwnUnits() {
   MUSTER_ASSIGN_OR_RETURN(const std::vector<UnitCost> costs,
                           MeasureUnitCosts(*store_, options_.plan.plan, model_->Units(),
                                            options_.plan.batch_size, config_.context));
-  return plan::TextOf(costs);
+  return ToString(costs);
 }
 
 // The model on the meta device takes no memory. All ranks plan alike: by the least that one of them

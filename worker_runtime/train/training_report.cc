@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/train/figures.h"
 
 namespace muster::train {
@@ -116,7 +115,7 @@ std::string DescribeStart(const StartFacts& facts) {
       Line("plan", DescribePlan(facts)),
       Line("runs on", absl::StrCat(facts.kernels, " kernels, ", facts.backend, " communicator")));
   if (!facts.plan.unit_costs.empty()) {
-    absl::StrAppend(&text, Line("cut by", plan::TextOf(facts.plan.unit_costs)));
+    absl::StrAppend(&text, Line("cut by", ToString(facts.plan.unit_costs)));
   }
   if (!facts.adapters.empty()) absl::StrAppend(&text, Line("adapters", facts.adapters));
   if (!facts.device_notes.empty()) absl::StrAppend(&text, Line("device", facts.device_notes));

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "muster/dtype.h"
 #include "muster/gather_plan.h"
 #include "muster/recompute.h"
@@ -71,6 +72,12 @@ struct UnitCost {
   double cost = 0;    // of each
   friend bool operator==(const UnitCost&, const UnitCost&) = default;
 };
+
+// "embedding:0.5 h.*:12 head:4", as --unit_costs takes them, and one of them back.
+//
+// Errors: kInvalidArgument: says what was expected.
+std::string ToString(absl::Span<const UnitCost> costs);
+absl::StatusOr<UnitCost> ParseUnitCost(absl::string_view text);
 
 struct Plan {
   // A value of `shard_ranks` and `gathering.secondary_ranks` that stands for the ranks of one node;
