@@ -79,7 +79,7 @@ class UnitAlone {
     MUSTER_RETURN_IF_ERROR(tape.status());
     if (passed_back_.empty()) {
       tape.Backward(output.loss.output);
-    } else {
+    } else if (output.passed_on.needs_gradient()) {  // else all before it is frozen
       tape.Backward(output.passed_on, passed_back_);
     }
     MUSTER_RETURN_IF_ERROR(tape.status());

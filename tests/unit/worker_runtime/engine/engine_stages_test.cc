@@ -365,6 +365,17 @@ TEST(UnitCosts, AreMeasuredOnceForEachKindAndTakeNothingAlong) {
   EXPECT_THAT(engine::CutModel(store, plan, 2, gpt->Units(), sample), IsOk());
 }
 
+TEST(UnitCosts, AreMeasuredOfUnitsThatAreFrozen) {
+  ParameterStore store;
+  const auto gpt = *Gpt::Create(kModel, store, {.rank = 2});
+  Plan plan = {.stages = 2};
+  plan.groups = {{.parameters = "h.0.*", .frozen = true}};
+  const auto costs = MeasureUnitCosts(store, plan, gpt->Units(), kSize.batch, kSize.sequence);
+  ASSERT_THAT(costs, IsOk());
+  EXPECT_EQ(costs->front().units, "embedding");
+  EXPECT_EQ(costs->back().units, "head");
+}
+
 absl::Status Refusal(int ranks, const Plan& plan) {
   return OnRanks<absl::Status>(ranks, [&](Communicator& world) {
     return Rank::Create(world, plan, DType::kF32).status();
