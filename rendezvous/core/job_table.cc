@@ -172,6 +172,12 @@ DirectiveBody JobTable::AnswerOtherInstance(const JobKey& key, Incarnation from,
     return EndJob{ended.outcome};
   }
   const auto job = jobs_.find(key);
+  const auto orphan = orphans_.find(key);
+  const bool is_put_off = orphan != orphans_.end() && report.instance == orphan->second.put_off();
+  if (job == jobs_.end() && is_put_off) {
+    return Refuse{absl::AbortedError(absl::StrCat("job '", key.run_id, "' is formed later than ",
+                                                  report.node.name, " says. Join again"))};
+  }
   // The instance is of an earlier life: one that had no round yet was not kept.
   const bool had_no_round =
       report.instance < FirstInstanceOf(options_.term) && report.round == kNoRound;

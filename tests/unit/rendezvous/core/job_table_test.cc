@@ -256,6 +256,19 @@ TEST_F(ForgetfulServerTest, ANewcomerThatWasDrainedHasNoPlaceOnceItsInstanceBegi
   EXPECT_EQ(table_.size(), 0u);
 }
 
+// A report of node2 from before its assignment came late, and began an instance; node2 took that
+// for its own.
+TEST_F(ForgetfulServerTest, AnInstanceThatWasPutOffHasNotEndedForWhoRunsUnderIt) {
+  const Instance begun = Joining(2, {}, 3).instance;
+  EXPECT_TRUE(IsLeftAlone(1));
+  EXPECT_TRUE(IsToldToJoinAnew(Answer(2, {.sequence = ++sequence_,
+                                          .phase = AgentPhase::kRunning,
+                                          .round = Round(4),
+                                          .instance = begun,
+                                          .node = Describe("node2"),
+                                          .settings = Settings(3, 3, 1)})));
+}
+
 TEST_F(ForgetfulServerTest, TellsAllToJoinAnewOnceAMemberHasFailed) {
   Running(1);
   EXPECT_TRUE(IsToldToJoinAnew(Running(2, AgentPhase::kFailed, {{.exit_code = 7}})));
