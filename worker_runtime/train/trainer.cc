@@ -149,9 +149,9 @@ absl::Status Trainer::OpenDevice() {
   if (options_.plan.device == "cpu") return absl::OkStatus();
   MUSTER_ASSIGN_OR_RETURN(const int num_gpus, CountCudaDevices());
   const int number = num_gpus == 0 ? 0 : runtime_.local_rank() % num_gpus;
-  if (so_far_.device != nullptr && so_far_.device->gpu()->number == number) {
-    return absl::OkStatus();
-  }
+  const std::optional<GpuIdentity> opened =
+      so_far_.device == nullptr ? std::nullopt : so_far_.device->gpu();
+  if (opened.has_value() && opened->number == number) return absl::OkStatus();
   so_far_.former_world.reset();
   MUSTER_ASSIGN_OR_RETURN(
       so_far_.device,
