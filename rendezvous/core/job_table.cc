@@ -175,8 +175,9 @@ DirectiveBody JobTable::AnswerOtherInstance(const JobKey& key, Incarnation from,
   const auto orphan = orphans_.find(key);
   const bool is_put_off = orphan != orphans_.end() && report.instance == orphan->second.put_off();
   if (job == jobs_.end() && is_put_off) {
-    return Refuse{absl::AbortedError(absl::StrCat("job '", key.run_id, "' is formed later than ",
-                                                  report.node.name, " says. Join again"))};
+    return Refuse{absl::AbortedError(absl::StrCat(
+        "job '", key.run_id, "' was put off while workers of an earlier round run, and ",
+        report.node.name, " reports that it has begun. Join again"))};
   }
   // The instance is of an earlier life: one that had no round yet was not kept.
   const bool had_no_round =
