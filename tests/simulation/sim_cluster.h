@@ -278,6 +278,8 @@ class SimCluster {
   std::vector<StoreRequest> DrawOddRequests(Node& node);
   // What the pages of an observer do.
   void LookAtJobs();
+  // The most steps that a lying worker promises.
+  static constexpr int kMostStepsOfALie = 60;
   void Lie(Incarnation id, RoundId round, int local_rank);
 
   // --- sim_workers.cc

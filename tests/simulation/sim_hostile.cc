@@ -272,14 +272,15 @@ void SimCluster::Lie(Incarnation id, RoundId round, int local_rank) {
   Worker* const worker = FindWorker(id, round, local_rank);
   if (worker == nullptr) return;
   ++coverage_.lies;
-  StepAgent(id, agent::WorkerPromised{.round = round.second,
-                                      .local_rank = LocalRank(local_rank),
-                                      .obeys = random_.Chance(0.7),
-                                      .floor = random_.Chance(0.5)
-                                                   ? std::optional<int64_t>(random_.Between(-1, 60))
-                                                   : std::nullopt,
-                                      .survives = random_.Chance(0.5),
-                                      .awaits_round = random_.Chance(0.5)});
+  StepAgent(id, agent::WorkerPromised{
+                    .round = round.second,
+                    .local_rank = LocalRank(local_rank),
+                    .obeys = random_.Chance(0.7),
+                    .floor = random_.Chance(0.5)
+                                 ? std::optional<int64_t>(random_.Between(-1, kMostStepsOfALie))
+                                 : std::nullopt,
+                    .survives = random_.Chance(0.5),
+                    .awaits_round = random_.Chance(0.5)});
   schedule_.After(random_.Between(absl::Milliseconds(1), absl::Seconds(10)),
                   [this, id, round, local_rank] { Lie(id, round, local_rank); });
 }

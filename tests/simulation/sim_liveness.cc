@@ -48,8 +48,8 @@ absl::Duration SimCluster::LongestWait(int job) const {
   if (state == nullptr) return wait;
   // A worker that lies may have had a stop step named that honest ones come to only later (Lie).
   if (plan_.liars > 0 && state->stop_step && plan_.jobs[job].steps > 0) {
-    constexpr double kStepsAhead = 60, kSlowestStep = 1.5;  // of a mean one
-    wait += kStepsAhead * kSlowestStep * plan_.jobs[job].work / plan_.jobs[job].steps;
+    constexpr double kSlowestStep = 1.5;  // of a mean one (BeginStep)
+    wait += kMostStepsOfALie * kSlowestStep * plan_.jobs[job].work / plan_.jobs[job].steps;
   }
   absl::Duration longest = rendezvous::kFirstGrowthHoldOff;
   for (int i = 0; i <= state->hasty_changes && longest < rendezvous::kMaxGrowthHoldOff; ++i) {
