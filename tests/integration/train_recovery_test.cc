@@ -82,6 +82,14 @@ class TrainRecovery : public SeveralNodes {
     return -1;
   }
 
+  // Stops a job, which saves; after how many steps.
+  static std::string StepsOfStopped(Subprocess& job) {
+    job.Signal(SIGTERM);
+    const SubprocessResult result = job.Wait();
+    EXPECT_THAT(result, ExitsWith(128 + SIGTERM));
+    return After("saved after step ", result.out);
+  }
+
   // Two ranks that survive rounds; rank `victim` is killed once it is at work, and `says` is what
   // the job must say then. It is stopped a little later, and saves.
   void ExpectThatOneSurvivesTheLossOf(int victim, const Arguments& plan, const std::string& says) {
@@ -95,11 +103,8 @@ class TrainRecovery : public SeveralNodes {
     kill(killed, SIGKILL);
     ASSERT_TRUE(job.WaitForOutput(says));
     EXPECT_EQ(WorkerOfRank(1 - victim), survivor);
-    job.Signal(SIGTERM);
-    const SubprocessResult result = job.Wait();
-    EXPECT_THAT(result, ExitsWith(128 + SIGTERM));
-    const std::string steps = After("saved after step ", result.out);
-    ASSERT_THAT(steps, Not(IsEmpty())) << result.out;
+    const std::string steps = StepsOfStopped(job);
+    ASSERT_THAT(steps, Not(IsEmpty()));
     const SubprocessResult saved =
         Run(Arguments{"run", "--nproc_per_node=2", MUSTER_TRAIN} +
             Training(plan + Arguments{"--steps=" + steps, "--resume", Out("saved"), "--quiet"}));
@@ -143,11 +148,8 @@ TEST_P(PipelineRecovery, AfterKillsAtAnyMomentHasTheParametersOfOneProcess) {
   }
   const std::string before = NewestSaved();
   ASSERT_TRUE(WaitUntil([&] { return NewestSaved() > before; }));
-  job.Signal(SIGTERM);
-  const SubprocessResult result = job.Wait();
-  EXPECT_THAT(result, ExitsWith(128 + SIGTERM));
-  const std::string steps = After("saved after step ", result.out);
-  ASSERT_THAT(steps, Not(IsEmpty())) << result.out;
+  const std::string steps = StepsOfStopped(job);
+  ASSERT_THAT(steps, Not(IsEmpty()));
   const SubprocessResult saved =
       Run(Arguments{"run", "--nproc_per_node=4", MUSTER_TRAIN} +
           Training(pipeline + saving + Arguments{"--steps=" + steps, "--quiet"}));
