@@ -68,7 +68,9 @@ struct PipelineCut {
 // is given memory while it runs. Ranks measure different numbers, so one rank's have to be taken by
 // all (FromRank, muster/agreement.h).
 //
-// Errors: those of `model`; kFailedPrecondition: an engine trains the store.
+// Errors: those of `model`; kFailedPrecondition: an engine trains the store; kInvalidArgument:
+//         groups of the plan that do not fit the model, or a unit before the last that passes
+//         nothing on.
 absl::StatusOr<std::vector<UnitCost>> MeasureUnitCosts(ParameterStore& store, const Plan& plan,
                                                        const UnitModel& model, int64_t batch,
                                                        int64_t sequence);
