@@ -238,15 +238,18 @@ with open(f"{sys.argv[-1]}.{os.environ['RANK']}", "w") as file:
 )");
   const std::string port = absl::StrCat("--master_port=", meeting_.number());
   // One node alone takes its port itself, which the test holds.
-  const std::vector<std::pair<std::string, Arguments>> choices = {
-      {"all", {port}},
-      {"include", {port, "--include=b@a:1"}},
-      {"exclude", {port, "--exclude=a:0"}},
-      {"num_gpus", {port, "--num_gpus=1"}},
-      {"num_nodes", {"--num_nodes=1"}}};
-  for (const auto& [name, choice] : choices) {
+  struct Choice {
+    std::string name;
+    Arguments options;
+  };
+  const std::vector<Choice> choices = {{"all", {port}},
+                                       {"include", {port, "--include=b@a:1"}},
+                                       {"exclude", {port, "--exclude=a:0"}},
+                                       {"num_gpus", {port, "--num_gpus=1"}},
+                                       {"num_nodes", {"--num_nodes=1"}}};
+  for (const Choice& choice : choices) {
     const auto line = [&](const std::string& whose) {
-      return Arguments{"--hostfile=" + File("hosts")} + choice +
+      return Arguments{"--hostfile=" + File("hosts")} + choice.options +
              Arguments{script, "--lr", "1", Out(whose)};
     };
     const auto shown_by = [&](const std::string& whose) {
@@ -256,16 +259,17 @@ with open(f"{sys.argv[-1]}.{os.environ['RANK']}", "w") as file:
       }
       return shown;
     };
-    const nlohmann::json theirs = PeerRecord("deepspeed", "deepspeed").Outcome(name, [&] {
+    const nlohmann::json theirs = PeerRecord("deepspeed", "deepspeed").Outcome(choice.name, [&] {
       const std::string python = PeerPython();
       const std::string deepspeed = python.substr(0, python.rfind('/') + 1) + "deepspeed";
       const SubprocessResult result =
-          StartProgram(Arguments{python, deepspeed} + line("theirs." + name), environment)
+          StartProgram(Arguments{python, deepspeed} + line("theirs." + choice.name), environment)
               .Wait(absl::Minutes(4));
-      return HasSucceeded(result) ? shown_by("theirs." + name) : nlohmann::json();
+      return HasSucceeded(result) ? shown_by("theirs." + choice.name) : nlohmann::json();
     });
-    EXPECT_THAT(Run(Arguments{"deepspeed"} + line("ours." + name), environment), ExitsWith(0));
-    EXPECT_EQ(shown_by("ours." + name), theirs) << name;
+    EXPECT_THAT(Run(Arguments{"deepspeed"} + line("ours." + choice.name), environment),
+                ExitsWith(0));
+    EXPECT_EQ(shown_by("ours." + choice.name), theirs) << choice.name;
   }
 }
 
