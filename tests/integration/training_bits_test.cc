@@ -144,6 +144,18 @@ TEST_F(TrainingBits, OfAdaptersAreTheSameUnderEveryPlan) {
   EXPECT_EQ(HashOf(2, {"--stages=2", "--accumulation=4", adapters}), one);
 }
 
+TEST_F(TrainingBits, OfAdaptersOfF32OverAModelIn16BitsAreTheSameUnderEveryPlan) {
+  const Arguments narrow = {"--lora=3:h.*.c_*.weight", "--dtype=bf16"};
+  const Arguments wide = narrow + Arguments{"--lora_dtype=f32"};
+  const std::string one = HashOf(1, wide);
+  EXPECT_THAT(one, ContainsRegex("^hash=[0-9a-f]{64}$"));
+  EXPECT_NE(one, HashOf(1, narrow));
+  for (const char* plan : {"zero2", "fsdp"}) {
+    EXPECT_EQ(HashOf(2, wide + Arguments{absl::StrCat("--plan=", plan)}), one) << plan;
+  }
+  EXPECT_EQ(HashOf(2, wide + Arguments{"--stages=2", "--accumulation=4"}), one);
+}
+
 // The base has the moments of a training of its own, the adapters theirs.
 TEST_F(TrainingBits, OfAdaptersGoOnUnderAnotherPlanFromACheckpointOfThemAlone) {
   const std::string base = Out("base");

@@ -128,6 +128,16 @@ TEST_F(Parity, HasTheLossesOfPeftForAdaptersOfLowRank) {
                    1e-5);
 }
 
+TEST_F(Parity, HasTheLossesOfPeftForAdaptersOfF32OverAModelInBf16) {
+  ExpectSameLosses(
+      2,
+      {"--lora=4:h.*.c_*.weight", "--dtype=bf16", "--lora_dtype=f32", "--plan=zero-2",
+       "--batch_size=3", "--accumulation=2", "--lr=1e-2"},
+      "peft",
+      {Program("parity_peft.py"), directory_, absl::StrCat(kSteps), "4", "4", "1e-2", "bf16"},
+      2e-3);
+}
+
 struct DeepSpeedFile {
   const char* name;
   const char* dtype;  // f32 on both sides, or the file's own

@@ -94,7 +94,7 @@ absl::Status AddKnownModel(int stages, plan::PlanPageInput& job) {
                                                    model.layers + 2, " units, and there are to be ",
                                                    stages, " stages"));
   }
-  job.parameters = plan::ParametersOf(model);
+  job.parameters = plan::ParametersOf(model, options.dtype);
   job.unit_names = plan::UnitNamesOf(model);
   MUSTER_ASSIGN_OR_RETURN(const std::vector<double> costs,
                           plan::CostsOfUnits(options.plan.unit_costs, job.unit_names,
@@ -140,7 +140,7 @@ absl::StatusOr<plan::PlanPageInput> PlanJob(plan::PlanOptions options, const Job
   MUSTER_RETURN_IF_ERROR(
       plan::CheckSchedule({.plan = job.options.plan,
                            .parameters = job.parameters,
-                           .types = plan::TypesOf(job.options.plan, job.options.dtype),
+                           .types = plan::TypesOf(job.options.plan, job.parameters),
                            .mesh = mesh,
                            .stages = job.stages},
                           schedule));
@@ -148,9 +148,7 @@ absl::StatusOr<plan::PlanPageInput> PlanJob(plan::PlanOptions options, const Job
   if (job.reduction.chosen != GradientReduction::kChosen) {
     job.options.plan.gradient_reduction = job.reduction.chosen;
   }
-  job.hash = Sha256()
-                 .Add(plan::CanonicalText(job.options.plan, job.parameters, job.options.dtype))
-                 .Finish();
+  job.hash = Sha256().Add(plan::CanonicalText(job.options.plan, job.parameters)).Finish();
   return job;
 }
 

@@ -26,10 +26,10 @@ EngineMemory MemoryOf(const plan::ArenaBytes& bytes) {
 }
 
 // The memory of the rank that needs most.
-absl::StatusOr<EngineMemory> MemoryOfStages(const ParameterStore& store, const Plan& plan,
-                                            const EngineSetUp& set_up, const Engine::Ranks& ranks) {
+absl::StatusOr<EngineMemory> MemoryOfStages(const Plan& plan, const EngineSetUp& set_up,
+                                            const Engine::Ranks& ranks) {
   MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));
-  const plan::ProgramInput input = set_up.InputOf(plan, store.dtype());
+  const plan::ProgramInput input = set_up.InputOf(plan);
   const plan::Program program = plan::CompileProgram(input, plan::RankThatNeedsMost(input));
   EngineMemory memory = MemoryOf(plan::FiguresOf(program).peak);
   if (ranks.on_gpus) memory.device = kCudaWorkspaceBytes;
@@ -47,7 +47,8 @@ const Device& MetaOf(const Engine::Ranks& ranks, const Plan& plan) {
 absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Plan& plan,
                                                 const Ranks& ranks, const UnitModel& model,
                                                 const BatchSize& size) {
-  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype(), engine::MetaDevice(ranks.on_gpus)));
+  MUSTER_RETURN_IF_ERROR(plan.Validate());
+  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store, engine::MetaDevice(ranks.on_gpus)));
   const ModelInput sample = engine::SampleInput(size.batch, size.sequence);
   MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut,
                           CutOf(store, plan, ranks.world_size, model, sample));
@@ -56,7 +57,7 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
       engine::RecordStages(store, plan, cut, model, sample, MetaOf(ranks, plan)));
   MUSTER_ASSIGN_OR_RETURN(const EngineSetUp set_up,
                           SetUpOf(store, plan, cut, ranks.world_size, traces));
-  MUSTER_ASSIGN_OR_RETURN(EngineMemory memory, MemoryOfStages(store, plan, set_up, ranks));
+  MUSTER_ASSIGN_OR_RETURN(EngineMemory memory, MemoryOfStages(plan, set_up, ranks));
   if (ranks.on_gpus) {
     memory.buffers += plan::BytesOfBatches(size.batch * size.sequence * plan.accumulation);
   }
@@ -66,7 +67,7 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
 absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Plan& plan,
                                                 const Ranks& ranks, Forward forward) {
   MUSTER_RETURN_IF_ERROR(plan.Validate());
-  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype(), engine::MetaDevice(ranks.on_gpus)));
+  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store, engine::MetaDevice(ranks.on_gpus)));
   MUSTER_RETURN_IF_ERROR(CheckStages(plan, {}, ranks.world_size));
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
   MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, {.replicas = ranks.world_size}));
@@ -76,7 +77,7 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
           store, plan, [&](Tape& tape) { return forward(tape, 0); }, MetaOf(ranks, plan)));
   MUSTER_ASSIGN_OR_RETURN(const EngineSetUp set_up,
                           SetUpOf(store, plan, {}, ranks.world_size, {trace}));
-  return MemoryOfStages(store, plan, set_up, ranks);
+  return MemoryOfStages(plan, set_up, ranks);
 }
 
 absl::Status Engine::CheckFits(const EngineMemory& planned, const Device& device) {

@@ -30,11 +30,18 @@ absl::Status CheckComputesIn(const Device& device, DType dtype) {
 
 }  // namespace
 
-absl::Status CheckSupported(const Plan& plan, DType parameters, const Device& device) {
-  MUSTER_RETURN_IF_ERROR(CheckComputesIn(device, parameters));
-  MUSTER_RETURN_IF_ERROR(plan::CheckRounding(plan, parameters));
+absl::Status CheckSupported(const Plan& plan, const ParameterStore& store, const Device& device) {
+  MUSTER_RETURN_IF_ERROR(CheckHasParameters(store));
+  std::vector<plan::ParameterInfo> parameters = engine::InfoOf(store);
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::ParameterUpdate> updates,
+                          plan::PlanUpdates(plan, parameters));
+  for (size_t i = 0; i < parameters.size(); ++i) parameters[i].frozen = updates[i].frozen;
+  MUSTER_RETURN_IF_ERROR(plan::CheckParameterTypes(parameters));
   const plan::StateTypes types = plan::TypesOf(plan, parameters);
-  const DType wide = SizeOf(parameters) < SizeOf(DType::kF32) ? DType::kF32 : parameters;
+  MUSTER_RETURN_IF_ERROR(CheckComputesIn(device, types.parameters));
+  MUSTER_RETURN_IF_ERROR(CheckComputesIn(device, types.frozen));
+  MUSTER_RETURN_IF_ERROR(plan::CheckRounding(plan, types.parameters));
+  const DType wide = plan::TypesOf(Plan(), types.parameters).gradients;
   const bool may_round = wide == DType::kF32 && SizeOf(types.reduced) < SizeOf(wide);
   if (types.reduced != wide && !may_round) {
     return absl::UnimplementedError(absl::StrCat(
@@ -42,7 +49,7 @@ absl::Status CheckSupported(const Plan& plan, DType parameters, const Device& de
         ": this version reduces f32 in f32, bf16 or f16, and others as "
         "they are"));
   }
-  if (types != plan::StateTypes{parameters, wide, wide, wide, types.reduced}) {
+  if (types != plan::StateTypes{types.parameters, types.frozen, wide, wide, wide, types.reduced}) {
     return absl::UnimplementedError(
         absl::StrCat("parameters in ", ToString(types.parameters), ", gradients in ",
                      ToString(types.gradients), " and the optimizer in ", ToString(types.moments),
@@ -135,17 +142,17 @@ absl::StatusOr<EngineSetUp> SetUpOf(const ParameterStore& store, const Plan& pla
     set_up.units.push_back(engine::UnitsOf(store, cut, stage));
   }
   MUSTER_ASSIGN_OR_RETURN(set_up.schedule, plan::ScheduleOf(plan, places));
-  MUSTER_RETURN_IF_ERROR(plan::CheckSchedule(set_up.InputOf(plan, store.dtype()), set_up.schedule));
+  MUSTER_RETURN_IF_ERROR(plan::CheckSchedule(set_up.InputOf(plan), set_up.schedule));
   return set_up;
 }
 
-absl::Status ProvePrograms(const EngineSetUp& set_up, const Plan& plan, DType dtype, int own_rank) {
-  const plan::Program own = plan::CompileProgram(set_up.InputOf(plan, dtype), own_rank);
+absl::Status ProvePrograms(const EngineSetUp& set_up, const Plan& plan, int own_rank) {
+  const plan::Program own = plan::CompileProgram(set_up.InputOf(plan), own_rank);
   MUSTER_RETURN_IF_ERROR(plan::ProveMemory(own));
   if (set_up.mesh.size() > kMostProvenRanks) return absl::OkStatus();
   std::vector<plan::Program> programs;
   for (int rank = 0; rank < set_up.mesh.size(); ++rank) {
-    programs.push_back(plan::CompileProgram(set_up.InputOf(plan, dtype), rank));
+    programs.push_back(plan::CompileProgram(set_up.InputOf(plan), rank));
   }
   return plan::ProvePrograms(programs);
 }

@@ -49,18 +49,20 @@ struct EngineSetUp {
   // Tokens of a micro-batch; 0: nothing says how many.
   int64_t declared_tokens() const { return stages.back().trace.num_tokens; }
 
-  plan::ProgramInput InputOf(const Plan& plan, DType dtype) const {
+  plan::ProgramInput InputOf(const Plan& plan) const {
     return {.plan = plan,
             .parameters = parameters,
-            .types = plan::TypesOf(plan, dtype),
+            .types = plan::TypesOf(plan, parameters),
             .mesh = mesh,
             .stages = stages,
             .schedule = &schedule};
   }
 };
 
-// What this version executes; the plan's types know more. Errors: kUnimplemented: names it.
-absl::Status CheckSupported(const Plan& plan, DType parameters, const Device& device);
+// What this version executes; the plan's types know more.
+//
+// Errors: kUnimplemented: names it; kInvalidArgument: types of parameters that do not go together.
+absl::Status CheckSupported(const Plan& plan, const ParameterStore& store, const Device& device);
 absl::Status CheckHasParameters(const ParameterStore& store);
 // A unit that is larger than what may be gathered at once could never be.
 absl::Status CheckLiveLimit(const Plan& plan, const plan::BlockLayout& layout);
@@ -82,6 +84,6 @@ absl::StatusOr<EngineSetUp> SetUpOf(const ParameterStore& store, const Plan& pla
                                     const PipelineCut& cut, int world_size,
                                     const std::vector<plan::UseTrace>& traces);
 // The own program for races, and those of all ranks together, up to 256 of them. Errors: kInternal.
-absl::Status ProvePrograms(const EngineSetUp& set_up, const Plan& plan, DType dtype, int own_rank);
+absl::Status ProvePrograms(const EngineSetUp& set_up, const Plan& plan, int own_rank);
 
 }  // namespace muster

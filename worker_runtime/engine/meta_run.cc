@@ -19,7 +19,7 @@ class MetaBinding {
  public:
   MetaBinding(ParameterStore& store, const Plan& plan, const Device& meta)
       : store_(store), pool_(meta) {
-    const DType gradient = plan::TypesOf(plan, store.dtype()).gradients;
+    const DType gradient = plan::TypesOf(plan, InfoOf(store)).gradients;
     for (const auto& parameter : store.parameters()) {
       parameter->BindValue(pool_.Allocate(parameter->dtype(), parameter->shape()));
       if (parameter->frozen()) continue;
@@ -152,7 +152,8 @@ std::vector<plan::ParameterInfo> InfoOf(const ParameterStore& store) {
     plan::ParameterInfo info = {.name = parameter->name(),
                                 .unit = parameter->unit(),
                                 .weight_decay = parameter->spec().weight_decay,
-                                .frozen = parameter->frozen()};
+                                .frozen = parameter->frozen(),
+                                .dtype = parameter->dtype()};
     for (int i = 0; i < parameter->shape().rank(); ++i) info.shape.push_back(parameter->shape()[i]);
     parameters.push_back(std::move(info));
   }

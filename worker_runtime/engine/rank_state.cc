@@ -66,7 +66,7 @@ void RankState::AllocateValues(bool frozen) {
   }
   // Where none is gathered, a parameter that learns may lie in two buckets.
   if (shards.empty() && !frozen) whole = StageRanges();
-  const DType dtype = program_.types.parameters;
+  const DType dtype = program_.types.OfParameters(frozen);
   const int64_t arena = program_.gathered_blocks[frozen];
   values_[frozen] = {AllocateBlocks(dtype, whole), AllocateBlocks(dtype, shards),
                      AllocateBlocks(dtype, kept), Allocate(dtype, arena * plan::kBlockElements)};
@@ -171,7 +171,7 @@ std::vector<Tensor> RankState::BindVisitor(int unit) {
   for (const bool frozen : {false, true}) {
     const BlockRange blocks = (frozen ? layout_.frozen_units : layout_.units)[unit];
     if (blocks.num_blocks() == 0) continue;
-    parts.push_back(Allocate(program_.types.parameters, blocks.num_elements()));
+    parts.push_back(Allocate(program_.types.OfParameters(frozen), blocks.num_elements()));
     for (const auto& parameter : store_.parameters()) {
       if (parameter->unit() != unit || parameter->frozen() != frozen) continue;
       parameter->BindValue(Of(*parameter, parts.back(), blocks.first_element()));

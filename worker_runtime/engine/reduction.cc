@@ -279,7 +279,7 @@ Work Reduction::StartUnshard(const plan::Unshard& unshard) {
   const plan::Bucket& bucket = BucketAt(unshard.bucket);
   Tensor whole = state_.Values(bucket.blocks);
   if (unshard.exchange.padding != plan::kNone) {
-    whole = Padded(unshard.exchange, program_.types.parameters);
+    whole = Padded(unshard.exchange, whole.dtype());
     const int64_t first = whole.num_elements() / group.size() * group.rank();
     Copy(queue_, state_.Values(bucket.owned), whole.Slice(first, {bucket.owned.num_elements()}));
   }
@@ -350,8 +350,8 @@ void Reduction::FinishPadded(const Action& action) {
   const plan::Exchange& exchange = *ExchangeOf(action);
   const plan::Bucket& bucket = BucketAt(plan::BucketOf(action));
   if (action.If<plan::Unshard>()) {
-    const Tensor padded = Padded(exchange, program_.types.parameters);
-    Copy(queue_, padded.Slice(0, {bucket.blocks.num_elements()}), state_.Values(bucket.blocks));
+    const Tensor values = state_.Values(bucket.blocks);
+    Copy(queue_, Padded(exchange, values.dtype()).Slice(0, values.shape()), values);
     return;
   }
   const Tensor padded = Padded(exchange, program_.types.reduced);

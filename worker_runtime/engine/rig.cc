@@ -144,7 +144,7 @@ void Rig::Abort(absl::string_view reason) {
 
 void Rig::Recompile() {
   reduction.reset();
-  program = plan::CompileProgram(set_up.InputOf(plan, store.dtype()), world.rank());
+  program = plan::CompileProgram(set_up.InputOf(plan), world.rank());
   reduction.emplace(program, Groups(), held, queue);
 }
 
@@ -152,8 +152,7 @@ absl::StatusOr<std::unique_ptr<Rig>> MakeRig(Communicator& world, ParameterStore
                                              const PipelineCut& cut, StageTracer record,
                                              bool has_sample) {
   MUSTER_RETURN_IF_ERROR(plan.Validate());
-  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store.dtype(), DeviceOf(store)));
-  MUSTER_RETURN_IF_ERROR(CheckHasParameters(store));
+  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store, DeviceOf(store)));
   MUSTER_RETURN_IF_ERROR(CheckIsFree(store));
   MUSTER_RETURN_IF_ERROR(CheckStages(plan, cut, world.size()));
   const int places = PlacesOf(plan, cut);
@@ -170,13 +169,13 @@ absl::StatusOr<std::unique_ptr<Rig>> MakeRig(Communicator& world, ParameterStore
   set_up.learns_order = !has_sample && cut.stages() == 1 && mesh.replicas > 1 && plan.overlap;
   MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));
   MUSTER_RETURN_IF_ERROR(CheckDeclaresTokens(plan, set_up));
-  const plan::Program program_of_0 = plan::CompileProgram(set_up.InputOf(plan, store.dtype()), 0);
-  const std::string text = plan::CanonicalText(plan, set_up.parameters, store.dtype());
+  const plan::Program program_of_0 = plan::CompileProgram(set_up.InputOf(plan), 0);
+  const std::string text = plan::CanonicalText(plan, set_up.parameters);
   MUSTER_RETURN_IF_ERROR(
       CheckAgreement(world, absl::StrCat(text, TextOfCut(cut), TextOfTokens(plan, set_up),
                                          plan::Describe(program_of_0))));
-  MUSTER_RETURN_IF_ERROR(ProvePrograms(set_up, plan, store.dtype(), world.rank()));
-  plan::Program program = plan::CompileProgram(set_up.InputOf(plan, store.dtype()), world.rank());
+  MUSTER_RETURN_IF_ERROR(ProvePrograms(set_up, plan, world.rank()));
+  plan::Program program = plan::CompileProgram(set_up.InputOf(plan), world.rank());
   MUSTER_ASSIGN_OR_RETURN(auto groups, SplitGroups(world, program));
   auto rig = std::make_unique<Rig>(world, store, std::move(plan), std::move(set_up),
                                    std::move(program), std::move(groups));
@@ -200,7 +199,7 @@ absl::StatusOr<bool> AdoptOrder(Rig& rig, const std::vector<int>& observed) {
   }
   if (order == observed) return false;
   order = observed;
-  MUSTER_RETURN_IF_ERROR(ProvePrograms(rig.set_up, rig.plan, rig.store.dtype(), rig.world.rank()));
+  MUSTER_RETURN_IF_ERROR(ProvePrograms(rig.set_up, rig.plan, rig.world.rank()));
   return true;
 }
 

@@ -84,7 +84,7 @@ absl::Status StateKeeper::Save(const std::string& directory,
 
 std::vector<plan::Program> StateKeeper::ProgramsOfPlaces() const {
   std::vector<plan::Program> programs;
-  const plan::ProgramInput input = rig_.set_up.InputOf(rig_.plan, rig_.store.dtype());
+  const plan::ProgramInput input = rig_.set_up.InputOf(rig_.plan);
   for (int other = 0; other < rig_.set_up.mesh.stages; ++other) {
     programs.push_back(other == rig_.place()
                            ? rig_.program

@@ -48,7 +48,7 @@ class UnitAlone {
         unit_(unit),
         pool_(store.device() != nullptr ? *store.device() : Device::Cpu()),
         queue_(pool_.device(), &pool_) {
-    const DType gradient = plan::TypesOf(plan, store.dtype()).gradients;
+    const DType gradient = plan::TypesOf(plan, engine::InfoOf(store)).gradients;
     parameters_ = use.of_others;
     for (const auto& parameter : store.parameters()) {
       if (parameter->unit() == unit) parameters_.push_back(parameter.get());

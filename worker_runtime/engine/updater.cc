@@ -58,7 +58,7 @@ double Updater::SeedOfBackward() const {
 
 void Updater::ComputeNorm() {
   const Tensor squares = rig_.held.squares();
-  const Operations& operations = rig_.queue.device().operations(rig_.store.dtype());
+  const Operations& operations = rig_.queue.device().operations(rig_.program.types.gradients);
   operations.clear(rig_.queue, squares);
   for (const plan::BlockRange& blocks : rig_.program.normed) {
     const Tensor part = rig_.held.SummedGradients(blocks);

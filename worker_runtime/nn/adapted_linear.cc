@@ -1,17 +1,20 @@
 // Layers of a model with adapters beside them.
 #include <memory>
+#include <optional>
 
 #include "muster/low_rank.h"
 
 namespace muster {
 
-AdaptedLinear::AdaptedLinear(const Scope& scope, const Linear::Options& options, int64_t rank)
+AdaptedLinear::AdaptedLinear(const Scope& scope, const Linear::Options& options, int64_t rank,
+                             std::optional<DType> dtype)
     : base_(scope, options),
       adapter_(rank == 0 ? nullptr
                          : std::make_unique<LowRank>(scope / "lora",
                                                      LowRank::Options{.inputs = options.inputs,
                                                                       .outputs = options.outputs,
-                                                                      .rank = rank})) {}
+                                                                      .rank = rank,
+                                                                      .dtype = dtype})) {}
 
 Activation AdaptedLinear::Forward(Tape& tape, const Activation& x) const {
   const Activation y = base_.Forward(tape, x);

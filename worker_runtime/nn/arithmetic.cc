@@ -66,6 +66,20 @@ void AddProductGradient(Tape& tape, Parameter& weight, const Tensor& dy, const T
   AddWeightGradient(tape, weight, dy, x);
 }
 
+Tensor Cast(Tape& tape, const Tensor& x, DType dtype) {
+  if (x.empty() || x.dtype() == dtype) return x;
+  const auto is_narrow = [](DType type) { return type == DType::kBf16 || type == DType::kF16; };
+  const bool widens = is_narrow(x.dtype()) && dtype == DType::kF32;
+  if (!widens && !(x.dtype() == DType::kF32 && is_narrow(dtype))) {
+    tape.Refuse(absl::StrCat("Cast: from ", ToString(x.dtype()), " to ", ToString(dtype),
+                             "; expected f32 and bf16 or f16"));
+    return {};
+  }
+  const Tensor y = tape.pool().Allocate(dtype, x.shape());
+  tape.operations(x.dtype()).cast(tape.queue(), x, y);
+  return y;
+}
+
 void AddTensors(Tape& tape, const Tensor& a, const Tensor& b, const Tensor& out) {
   if (a.num_elements() != out.num_elements() || b.num_elements() != out.num_elements()) {
     return RefuseShapes(tape, "AddTensors", a.shape(), b.shape(), out.shape());

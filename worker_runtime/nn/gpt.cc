@@ -24,7 +24,7 @@ constexpr char kAdapter[] = ".lora.";
 AdaptedLinear MatrixIn(const Scope& scope, const GptAdapters& adapters,
                        const Linear::Options& options) {
   const bool fits = adapters.Fits(absl::StrCat(scope.prefix(), kWeight));
-  return AdaptedLinear(scope, options, fits ? adapters.rank : 0);
+  return AdaptedLinear(scope, options, fits ? adapters.rank : 0, adapters.dtype);
 }
 
 absl::Status CheckRank(const GptConfig& config, const GptAdapters& adapters) {

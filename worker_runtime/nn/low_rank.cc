@@ -13,22 +13,28 @@ LowRank::LowRank(const Scope& scope, const Options& options)
                            .shape = {options.rank, options.inputs},
                            .initializer = Initializer::Normal(
                                1 / std::sqrt(3 * static_cast<double>(options.inputs))),
-                           .weight_decay = true})),
-      up_(scope.Declare(
-          {.name = "up", .shape = {options.outputs, options.rank}, .weight_decay = true})) {}
+                           .weight_decay = true,
+                           .dtype = options.dtype})),
+      up_(scope.Declare({.name = "up",
+                         .shape = {options.outputs, options.rank},
+                         .weight_decay = true,
+                         .dtype = options.dtype})) {}
 
 Activation LowRank::Forward(Tape& tape, const Activation& x) const {
-  const Tensor h = TimesTransposed(tape, x.value, tape.Use(down_));
+  const Tensor h = TimesTransposed(tape, Cast(tape, x.value, down_.dtype()), tape.Use(down_));
   const Tensor y = TimesTransposed(tape, h, tape.Use(up_));
   const auto inputs = [&down = down_, &up = up_, slot = x.slot](Tape& on, const Tensor& dy) {
     if (slot == Activation::kNoGradient) return;
-    on.AddGradient(slot, Times(on, Times(on, dy, up.value()), down.value()));
+    const Tensor dh = Times(on, Cast(on, dy, up.dtype()), up.value());
+    on.AddGradient(slot, Cast(on, Times(on, dh, down.value()), dy.dtype()));
   };
+  // x is kept in its own type, which may be half as long as theirs.
   const auto weights = [&down = down_, &up = up_, h, x = x.value](Tape& on, const Tensor& dy) {
-    AddProductGradient(on, up, dy, h);
-    AddProductGradient(on, down, Times(on, dy, up.value()), x);
+    const Tensor wide_dy = Cast(on, dy, up.dtype());
+    AddProductGradient(on, up, wide_dy, h);
+    AddProductGradient(on, down, Times(on, wide_dy, up.value()), Cast(on, x, down.dtype()));
   };
-  return tape.Record(y, {&down_, &up_}, inputs, weights);
+  return tape.Record(Cast(tape, y, x.value.dtype()), {&down_, &up_}, inputs, weights);
 }
 
 }  // namespace muster

@@ -17,7 +17,11 @@
 namespace muster {
 
 Parameter::Parameter(ParameterStore& store, ParameterSpec spec, int index, int unit)
-    : store_(store), spec_(std::move(spec)), dtype_(store.dtype()), index_(index), unit_(unit) {}
+    : store_(store),
+      spec_(std::move(spec)),
+      dtype_(spec_.dtype.value_or(store.dtype())),
+      index_(index),
+      unit_(unit) {}
 
 void Parameter::Enter() {
   if (store_.on_use_) store_.on_use_(*this);

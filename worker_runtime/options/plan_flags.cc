@@ -191,6 +191,22 @@ absl::Status CheckDevice(const PlanOptions& options) {
                    ToString(options.dtype), "; try --dtype=bf16"));
 }
 
+absl::Status CheckAdaptersType(const PlanOptions& options) {
+  if (!options.adapters.dtype) return absl::OkStatus();
+  const std::string asked = absl::StrCat("--lora_dtype=", ToString(*options.adapters.dtype));
+  if (options.adapters.rank == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(asked, ": there are no adapters; add --lora=RANK, or leave it out"));
+  }
+  if (*options.adapters.dtype == options.dtype) return absl::OkStatus();
+  if (*options.adapters.dtype == DType::kF32 && SizeOf(options.dtype) < SizeOf(DType::kF32)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(asked, " with --dtype=", ToString(options.dtype),
+                   ": adapters have the model's type, or f32 beside a model in bf16 or f16"));
+}
+
 // MiB, fractions too.
 absl::Status ReadBucketSize(const std::string& text, Plan& plan) {
   constexpr double kMax = 1 << 20;
@@ -624,6 +640,13 @@ std::vector<Option> GroupRows(PlanOptions& out) {
            "train the adapters alone: the model beneath is frozen (RANK:",
            GptAdapters().beside, ", every block's attention)"),
        .read = Into(ParseAdapters, out.adapters)},
+      {.name = "lora_dtype",
+       .value_name = "T",
+       .help = "type of adapters, such as f32 beside a frozen model in bf16 or f16 (as --dtype)",
+       .read = [&out](const std::string& text) -> absl::Status {
+         MUSTER_ASSIGN_OR_RETURN(out.adapters.dtype, ParseDType(text));
+         return absl::OkStatus();
+       }},
   };
 }
 
@@ -720,8 +743,10 @@ absl::Status FinishPlanOptions(PlanOptions& options) {
     return absl::InvalidArgumentError(
         "--unit_costs=measured: nothing is split into stages; add --stages=N, or leave it out");
   }
+  MUSTER_RETURN_IF_ERROR(CheckAdaptersType(options));
   absl::Status status = options.plan.Validate();
-  if (status.ok()) status = CheckRounding(options.plan, options.dtype);
+  if (status.ok())
+    status = CheckRounding(options.plan, options.adapters.dtype.value_or(options.dtype));
   if (!status.ok()) {
     return absl::Status(status.code(), absl::StripPrefix(status.message(), "plan: "));
   }

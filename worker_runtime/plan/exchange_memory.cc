@@ -85,6 +85,9 @@ ExchangeCall CallOf(const Action& action, const Exchange& exchange, const Progra
                        .ordered = program.ordered,
                        .leaves_per_rank = program.leaves_per_rank()};
   switch (action.kind()) {
+    case ActionKind::kUnshard:
+      call.dtype = program.types.OfParameters(program.buckets[BucketOf(action)].frozen);
+      break;
     case ActionKind::kReplicate:
       call.leaves_per_rank *= program.shards.size;
       [[fallthrough]];

@@ -31,10 +31,11 @@ std::vector<int> TiedWithin(const Program& program, absl::Span<const StageInfo> 
 
 void HoldMemory(const ProgramInput& input, const BlockLayout& layout, Program& program) {
   const StateTypes& types = input.types;
-  int64_t borrowed = 0;
+  int64_t parameters = 0;  // bytes
   int64_t borrowed_learned = 0;
   for (const int p : BorrowedBy(program, input.stages, layout)) {
-    borrowed += input.parameters[p].num_elements();
+    const ParameterInfo& info = input.parameters[p];
+    parameters += info.num_elements() * BytesOf(types.OfParameters(info.frozen));
     borrowed_learned += input.parameters[p].num_learned();
   }
   for (const int p : TiedWithin(program, input.stages, input.parameters, layout)) {
@@ -43,24 +44,29 @@ void HoldMemory(const ProgramInput& input, const BlockLayout& layout, Program& p
   int64_t whole = 0;
   for (const StageBlocks& own : program.stages) whole += own.blocks.num_elements();
   int64_t owned = 0;
-  int64_t values = 0;
-  int64_t secondary = 0;
+  int64_t secondary = 0;  // bytes
   for (const Bucket& bucket : program.buckets) {
     const BlockRange blocks = bucket.blocks;
+    const int64_t each = BytesOf(types.OfParameters(bucket.frozen));
     if (!bucket.frozen) owned += bucket.owned.num_elements();
-    values += (bucket.gathered ? bucket.owned : blocks).num_elements();
+    parameters += (bucket.gathered ? bucket.owned : blocks).num_elements() * each;
     if (!bucket.gathered) continue;
     // Any of them may be gathered between steps, by itself.
     int64_t& arena = program.gathered_blocks[bucket.frozen];
     arena = std::max(arena, program.shards.PaddedOf(blocks.num_blocks()));
     if (program.secondary.size == 1) continue;
-    secondary += ShardOf(blocks, program.secondary.rank, program.secondary.size).num_elements();
+    secondary +=
+        ShardOf(blocks, program.secondary.rank, program.secondary.size).num_elements() * each;
   }
-  const int64_t arenas = program.gathered_blocks[false] + program.gathered_blocks[true];
+  int64_t gathered = secondary;
+  for (const bool frozen : {false, true}) {
+    gathered +=
+        program.gathered_blocks[frozen] * kBlockElements * BytesOf(types.OfParameters(frozen));
+  }
   const int64_t gradients = program.streams_gradients ? owned : whole;
   ArenaBytes& held = program.held;
-  At(held, Arena::kParameters) = (values + borrowed) * BytesOf(types.parameters);
-  At(held, Arena::kGathered) = (arenas * kBlockElements + secondary) * BytesOf(types.parameters);
+  At(held, Arena::kParameters) = parameters;
+  At(held, Arena::kGathered) = gathered;
   At(held, Arena::kGradients) = (gradients + borrowed_learned) * BytesOf(types.gradients);
   At(held, Arena::kUnreduced) =
       program.unreduced_blocks * kBlockElements * BytesOf(types.gradients);

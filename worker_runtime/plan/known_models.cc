@@ -158,7 +158,7 @@ std::vector<std::string> UnitNamesOf(const KnownModel& model) {
   return names;
 }
 
-std::vector<ParameterInfo> ParametersOf(const KnownModel& model) {
+std::vector<ParameterInfo> ParametersOf(const KnownModel& model, DType dtype) {
   std::vector<ParameterInfo> all;
   const int64_t hidden = model.hidden_size;
   const auto add = [&](int unit, std::string name, std::vector<int64_t> shape) {
@@ -166,7 +166,8 @@ std::vector<ParameterInfo> ParametersOf(const KnownModel& model) {
     all.push_back({.name = std::move(name),
                    .shape = std::move(shape),
                    .unit = unit,
-                   .weight_decay = is_matrix});
+                   .weight_decay = is_matrix,
+                   .dtype = dtype});
   };
   add(0, "embed_tokens.weight", {model.vocabulary, hidden});
   for (int64_t layer = 0; layer < model.layers; ++layer) {

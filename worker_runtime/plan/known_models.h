@@ -46,7 +46,7 @@ std::vector<std::string> KnownModelNames();
 
 // Units (the embedding, each block, the head) and parameters of a model that is no GPT.
 std::vector<std::string> UnitNamesOf(const KnownModel& model);
-std::vector<ParameterInfo> ParametersOf(const KnownModel& model);
+std::vector<ParameterInfo> ParametersOf(const KnownModel& model, DType dtype = DType::kF32);
 int64_t NumParametersOf(const KnownModel& model);
 // Floating point operations of forward and backward pass per token of a sequence.
 double FlopsPerToken(const KnownModel& model, int64_t sequence);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/dtype.h"
+
 namespace muster::plan {
 
 struct ParameterInfo {
@@ -15,6 +17,7 @@ struct ParameterInfo {
   int unit = 0;                // gathered, reduced and offloaded together with others of its number
   bool weight_decay = false;
   bool frozen = false;  // has no gradient: it lies apart from those that do
+  DType dtype = DType::kF32;
 
   // 1 for an empty shape, as of a scalar.
   int64_t num_elements() const {

@@ -81,7 +81,9 @@ void AppendModel(const PlanPageInput& input, std::string& page) {
     for (const ParameterInfo& parameter : input.parameters) learned += parameter.num_learned();
     Line(page, "adapters",
          absl::StrCat("of rank ", options.adapters.rank, " beside ", options.adapters.beside, ": ",
-                      Grouped(learned), " parameters, which learn alone"));
+                      Grouped(learned), " parameters in ",
+                      ToString(options.adapters.dtype.value_or(options.dtype)),
+                      ", which learn alone"));
   }
   Line(page, "work per token", Flops(FlopsPerTokenOf(options)));
 }
@@ -251,7 +253,7 @@ void AppendGathering(const Program& program, std::string& page) {
 ProgramInput InputOf(const PlanPageInput& input, const Plan& plan) {
   return {.plan = plan,
           .parameters = input.parameters,
-          .types = TypesOf(plan, input.options.dtype),
+          .types = TypesOf(plan, input.parameters),
           .mesh = {.stages = static_cast<int>(input.places()),
                    .replicas = static_cast<int>(input.replicas())},
           .stages = input.stages};
@@ -394,7 +396,7 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   AppendMemory(input, memory, page);
   AppendGathering(program, page);
   AppendReduction(input, page);
-  AppendBuckets(LearnedBuckets(program), static_cast<int64_t>(SizeOf(options.dtype)), page);
+  AppendBuckets(LearnedBuckets(program), BytesOf(program.types.gradients), page);
   AppendWire(memory.figures, page);
   return page + SourcesText(input.sources);
 }

@@ -167,13 +167,12 @@ std::string ExactText(double value) {
   return std::string(text, std::to_chars(text, text + sizeof(text), value).ptr);
 }
 
-std::string CanonicalText(const Plan& plan, absl::Span<const ParameterInfo> parameters,
-                          DType dtype) {
+std::string CanonicalText(const Plan& plan, absl::Span<const ParameterInfo> parameters) {
   std::string text;
   for (const auto& [key, value] : Describe(plan)) absl::StrAppend(&text, key, "=", value, "\n");
   for (const ParameterInfo& parameter : parameters) {
     absl::StrAppend(&text, parameter.name, " [", absl::StrJoin(parameter.shape, ", "), "] ",
-                    ToString(dtype), parameter.frozen ? " frozen\n" : "\n");
+                    ToString(parameter.dtype), parameter.frozen ? " frozen\n" : "\n");
   }
   return text;
 }

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "muster/dtype.h"
 #include "muster/plan.h"
 #include "worker_runtime/plan/parameter_info.h"
 
@@ -19,7 +18,6 @@ std::string ExactText(double value);
 // The text whose SHA-256 is the plan hash: lines "key=value" of Describe(plan), then "name [d0, d1]
 // dtype" of each parameter, with " frozen". Ranks with equal texts have the same plan for the same
 // parameters.
-std::string CanonicalText(const Plan& plan, absl::Span<const ParameterInfo> parameters,
-                          DType dtype);
+std::string CanonicalText(const Plan& plan, absl::Span<const ParameterInfo> parameters);
 
 }  // namespace muster::plan

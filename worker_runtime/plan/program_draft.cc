@@ -188,8 +188,9 @@ int ProgramDraft::Add(Action action) {
 
 int ProgramDraft::AddUnshard(Unshard unshard, std::vector<int> after, Point at) {
   const struct Shards& from = unshard.secondary ? program.secondary : program.shards;
-  const int64_t bytes = from.PaddedOf(program.buckets[unshard.bucket].blocks.num_blocks()) *
-                        kBlockElements * BytesOf(input.types.parameters);
+  const Bucket& bucket = program.buckets[unshard.bucket];
+  const int64_t bytes = from.PaddedOf(bucket.blocks.num_blocks()) * kBlockElements *
+                        BytesOf(input.types.OfParameters(bucket.frozen));
   unshard.exchange = {.collective = Collective::kAllGather, .group = from.group, .bytes = bytes};
   return Add({.body = unshard, .after = std::move(after), .at = at});
 }

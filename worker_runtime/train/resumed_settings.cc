@@ -14,7 +14,7 @@ namespace {
 // Fields of the plan, and metadata of muster-train.
 constexpr absl::string_view kLearns[] = {
     "seed",       "update.",       "learning_rate.", "groups", "loss_scaling.", "max_gradient_norm",
-    "batch_size", "micro_batches", "mode",           "dtype",  "reduce_dtype"};
+    "batch_size", "micro_batches", "mode",           "dtype",  "reduce_dtype",  "lora_dtype"};
 constexpr char kData[] = "data";
 constexpr char kDataHash[] = "data_sha256";
 

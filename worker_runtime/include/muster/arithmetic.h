@@ -34,6 +34,10 @@ Tensor Times(Tape& tape, const Tensor& x, const Tensor& w);
 // x [..., k].
 void AddProductGradient(Tape& tape, Parameter& weight, const Tensor& dy, const Tensor& x);
 
+// x in another type, a new tensor: f32 in 16 bits, each element rounded to the nearest (ties to
+// even), or 16 bits in f32. x itself where it has that type.
+Tensor Cast(Tape& tape, const Tensor& x, DType dtype);
+
 // out = a + b, all of one shape; `out` may be one of them.
 void AddTensors(Tape& tape, const Tensor& a, const Tensor& b, const Tensor& out);
 

@@ -155,8 +155,8 @@ struct EngineOptions {
 class Engine {
  public:
   // Gives the parameters of `store` their memory and initial values (plan.seed), and compares plan
-  // and parameters across the ranks. `world` and `store` outlive the engine, and the store's dtype
-  // is the one trained in.
+  // and parameters across the ranks. `world` and `store` outlive the engine. All parameters
+  // that learn have one type, and those that are frozen one of their own.
   //
   // `sample`: what one micro-batch of the largest shape does, for the order in which it uses the
   // parameters. It is called once, on a tape of the meta device, where tensors have sizes and no

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "muster/dtype.h"
 
 namespace muster {
 
@@ -29,6 +31,7 @@ struct GptConfig {
 struct GptAdapters {
   int64_t rank = 0;                        // 0: there are none
   std::string beside = "*.c_attn.weight";  // names of the matrices, with * for any text
+  std::optional<DType> dtype = {};         // nothing: the model's; muster/low_rank.h says which
 
   friend bool operator==(const GptAdapters&, const GptAdapters&) = default;
 

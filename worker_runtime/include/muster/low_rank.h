@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "muster/layers.h"
 #include "muster/parameter.h"
@@ -18,12 +19,17 @@
 namespace muster {
 
 // y = (x D^T) U^T. U is zero at first, so that an adapted model begins as its base.
+//
+// It computes in the type of D and U: x is converted to it, and y to the type of x.
 class LowRank final : public Layer {
  public:
   struct Options {
     int64_t inputs = 0;
     int64_t outputs = 0;
     int64_t rank = 8;
+    // Nothing: the store's. kF32 in a store of 16 bits, whose frozen layers then lie in 16 bits
+    // under adapters of f32; or 16 bits in one of kF32.
+    std::optional<DType> dtype = {};
   };
   // Declares D, "down" [rank, inputs], and U, "up" [outputs, rank], in the unit at hand: that of
   // the layer beside which it stands.
@@ -40,8 +46,9 @@ class LowRank final : public Layer {
 class AdaptedLinear final : public Layer {
  public:
   // Declares Linear's parameters, and below `scope` the adapter's: "lora.down" and "lora.up".
-  // `rank` 0: no adapter.
-  AdaptedLinear(const Scope& scope, const Linear::Options& options, int64_t rank);
+  // `rank` 0: no adapter. `dtype`: LowRank::Options has it.
+  AdaptedLinear(const Scope& scope, const Linear::Options& options, int64_t rank,
+                std::optional<DType> dtype = std::nullopt);
 
   Activation Forward(Tape& tape, const Activation& x) const override;
   // residual + y

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,8 @@ struct ParameterSpec {
   Shape shape;
   Initializer initializer;
   bool weight_decay = false;  // matrices and tables yes; biases and norms no
+  // Nothing: its store's. Layers compute in the store's, but for LowRank (muster/low_rank.h).
+  std::optional<DType> dtype = {};
 };
 
 // One named array of the model, with its gradient. A layer that shares a parameter with another
@@ -120,6 +123,7 @@ class Parameter {
 // Threads: thread-compatible.
 class ParameterStore {
  public:
+  // `dtype`: of activations, and of parameters that name none.
   explicit ParameterStore(DType dtype = DType::kF32) : dtype_(dtype) {}
   ParameterStore(const ParameterStore&) = delete;
   ParameterStore& operator=(const ParameterStore&) = delete;
@@ -145,7 +149,8 @@ class ParameterStore {
   bool is_listened_to() const { return on_use_ != nullptr; }
 
   // One flat buffer of values and one of gradients, parameters side by side in order of
-  // declaration. For programs without an engine, and tests.
+  // declaration; those of another type than the store's have memory of their own. For programs
+  // without an engine, and tests.
   void BindToOwnBuffers();
   const Tensor& flat_values() const { return flat_values_; }
   const Tensor& flat_gradients() const { return flat_gradients_; }

@@ -239,7 +239,7 @@ TEST(Engine, HasThePlanHashThatMusterPlanPrints) {
   const Plan plan = SmallPlan(SumMode::kOrdered, 2);
   ParameterStore store;
   const auto gpt = Gpt::Create(kSmallGpt, store);
-  const std::string text = plan::CanonicalText(plan, engine::InfoOf(store), DType::kF32);
+  const std::string text = plan::CanonicalText(plan, engine::InfoOf(store));
   const auto hashes = OnRanks<std::string>(2, [&](Communicator& world) {
     return (*SmallTraining::Create(world, plan))->engine().PlanHash();
   });

@@ -13,6 +13,7 @@
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/nn/finite_difference.h"
+#include "tests/unit/worker_runtime/numbers.h"
 #include "worker_runtime/nn/operations.h"
 
 namespace muster {
@@ -50,6 +51,61 @@ TEST(LowRank, AddsNothingBeforeItHasLearned) {
   const Tensor y = layer.Forward(tape, {Tensor::Borrow(numbers.data(), DType::kF32, {3, 7})}).value;
   ASSERT_EQ(y.shape(), (Shape{3, 5}));
   for (const float number : y.span<float>()) EXPECT_EQ(number, 0);
+}
+
+// What a layer of f32 makes of the same numbers, rounded once.
+TEST(LowRank, OfF32ComputesInF32BetweenActivationsOf16Bits) {
+  for (const DType narrow : {DType::kBf16, DType::kF16}) {
+    ParameterStore wide_store;
+    ParameterStore store(narrow);
+    const LowRank wide(Scope(wide_store), {.inputs = 7, .outputs = 5, .rank = 2});
+    const LowRank layer(Scope(store), {.inputs = 7, .outputs = 5, .rank = 2, .dtype = DType::kF32});
+    TensorPool pool;
+    Tape tape(pool);
+    const auto random = [&](const std::string& name, const Shape& shape) {
+      auto numbers = muster::testing::RandomNumbers<float>(shape.num_elements(), name);
+      const Tensor own = Tensor::Borrow(numbers.data(), DType::kF32, shape);
+      return Cast(tape, own, narrow);  // copies
+    };
+    for (ParameterStore* each : {&wide_store, &store}) {
+      each->BindToOwnBuffers();
+      each->Initialize(5);
+      for (float& number : each->Find("up")->value().span<float>()) number = 0.37F;
+    }
+    EXPECT_EQ(store.Find("down")->value().dtype(), DType::kF32);
+    const Tensor x = random("x", {3, 7});
+    const Tensor dy = random("dy", {3, 5});
+    const auto run = [&](const LowRank& of, DType dtype) {
+      const Activation in = tape.Watch(Cast(tape, x, dtype));
+      const Activation y = of.Forward(tape, in);
+      tape.Backward(y, Cast(tape, dy, dtype));
+      return std::pair(y.value, tape.TakeGradient(in));
+    };
+    const auto [wide_y, wide_dx] = run(wide, DType::kF32);
+    const auto [y, dx] = run(layer, narrow);
+    ASSERT_EQ(y.dtype(), narrow);
+    ASSERT_EQ(dx.dtype(), narrow);
+    const auto is_rounded = [&](const Tensor& rounded, const Tensor& from) {
+      const Tensor expected = Cast(tape, Cast(tape, from, narrow), DType::kF32);
+      return muster::testing::SameBits(Cast(tape, rounded, DType::kF32).span<float>(),
+                                       expected.span<float>());
+    };
+    EXPECT_TRUE(is_rounded(y, wide_y));
+    EXPECT_TRUE(is_rounded(dx, wide_dx));
+    for (const char* name : {"down", "up"}) {
+      EXPECT_TRUE(muster::testing::SameBits(store.Find(name)->gradient().span<float>(),
+                                            wide_store.Find(name)->gradient().span<float>()))
+          << name;
+    }
+  }
+}
+
+TEST(Cast, FromF64IsRefusedInASentence) {
+  TensorPool pool;
+  Tape tape(pool);
+  EXPECT_TRUE(Cast(tape, pool.Allocate(DType::kF64, {3}), DType::kF32).empty());
+  EXPECT_THAT(tape.status(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      "Cast: from f64 to f32; expected f32 and bf16 or f16"));
 }
 
 TEST(OwnOperation, LearnsBesideAFrozenLayerAndInARecomputedRegion) {

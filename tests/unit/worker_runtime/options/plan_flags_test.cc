@@ -126,6 +126,20 @@ TEST(PlanOptions, TakeCostsOfUnitsOrTheWishToMeasureThem) {
   ExpectRefused({"--stages=4", "--unit_costs", "measured", "*:1"}, "say one of the two");
 }
 
+TEST(PlanOptions, TakeATypeOfAdapters) {
+  EXPECT_EQ(Parse({"--lora=4", "--dtype=bf16"})->adapters.dtype, std::nullopt);
+  EXPECT_EQ(Parse({"--lora=4", "--dtype=bf16", "--lora_dtype=float32"})->adapters.dtype,
+            DType::kF32);
+  EXPECT_EQ(Parse({"--lora=4", "--dtype=f64", "--lora_dtype=f64"})->adapters.dtype, DType::kF64);
+  ExpectRefused({"--lora_dtype=f32"}, "there are no adapters; add --lora=RANK, or leave it out");
+  ExpectRefused(
+      {"--lora=4", "--lora_dtype=bf16"},
+      "--lora_dtype=bf16 with --dtype=f32: adapters have the model's type, or f32 beside a "
+      "model in bf16 or f16");
+  ExpectRefused({"--lora=4", "--lora_dtype=f32", "--dtype=bf16", "--stochastic_rounding"},
+                "with parameters in f32: only those in bf16 can be rounded so");
+}
+
 TEST(PlanOptions, TakeATypeForGradientsOnTheirWay) {
   EXPECT_EQ(Parse({"--reduce_dtype=bf16"})->plan.reduce_dtype, DType::kBf16);
   EXPECT_EQ(Parse({"--communication-data-type=fp16"})->plan.reduce_dtype, DType::kF16);

@@ -152,6 +152,19 @@ TEST(FormatPlanPage, ShowsTheBytesThatARankSends) {
   EXPECT_THAT(PageOf(input), HasSubstr("\n total 0 B 0 bytes\n"));
 }
 
+// Gradients are in f32, whatever the parameters are in.
+TEST(FormatPlanPage, ShowsBucketsInBytesOfGradients) {
+  const auto buckets = [](DType dtype) {
+    PlanPageInput input = TwoRanks();
+    input.options.dtype = dtype;
+    const std::string page = PageOf(input);
+    const size_t begin = page.find("buckets of gradients");
+    EXPECT_NE(begin, std::string::npos);
+    return page.substr(begin, page.find("sent per rank", begin) - begin);
+  };
+  EXPECT_EQ(buckets(DType::kBf16), buckets(DType::kF32));
+}
+
 TEST(FormatPlanPage, ShowsWhatGatheringSendsWhereTheOptimizerIsSharded) {
   PlanPageInput input = TwoRanks();
   input.options.plan = *PlanPreset("zero-1");
