@@ -27,6 +27,7 @@ SCHEDULES = {
     "interleaved": (schedules.ScheduleInterleaved1F1B, 2, False),
     "zb-h1": (schedules.ScheduleInterleavedZeroBubble, 1, False),
     "zbv": (schedules.ScheduleZBVZeroBubble, 2, True),
+    "dualpipev": (schedules.ScheduleDualPipeV, 2, True),
 }
 
 

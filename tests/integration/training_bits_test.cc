@@ -105,7 +105,7 @@ TEST_F(TrainingBits, AreTheSameInAPipelineWhateverItsStagesAndBehindACheckpoint)
 TEST_F(TrainingBits, AreTheSameInEveryScheduleOfStagesAndBehindTheCheckpointOfAnother) {
   const std::string expected = HashOf(1);
   const Arguments two = {"--stages=2", "--accumulation=4"};
-  for (const char* schedule : {"gpipe", "interleaved", "zb-h1", "zbv"}) {
+  for (const char* schedule : {"gpipe", "interleaved", "zb-h1", "zbv", "dualpipev"}) {
     const std::string flag = absl::StrCat("--stage_schedule=", schedule);
     EXPECT_EQ(HashOf(2, two + Arguments{flag}), expected) << schedule;
     EXPECT_EQ(HashOf(4, {"--plan=fsdp", "--stages=2", "--accumulation=2", flag}), expected)

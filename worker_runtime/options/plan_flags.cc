@@ -248,7 +248,7 @@ std::vector<Option> PlanRows(PlanOptions& out) {
       {.name = "stages_per_rank",
        .value_name = "N",
        .help = "stages that each rank of a pipeline has in turn, so that the model is split into "
-               "as many times --stages (interleaved and zbv: 2, others: 1)",
+               "as many times --stages (interleaved, zbv and dualpipev: 2, others: 1)",
        .read = Into(ParseInt64, out.plan.stages_per_rank),
        .field = "stages_per_rank"},
       {.name = "unit_costs",

@@ -96,11 +96,11 @@ struct Plan {
   // rest of this plan; 0: as many as there are ranks.
   int64_t stages = 1;
   // The order in which the stages work on micro-batches, by name: "1f1b", "gpipe", "interleaved",
-  // "zb-h1" or "zbv"; or a schedule itself, a file's text as `muster plan --schedule_form=file`
+  // "zb-h1", "zbv" or "dualpipev"; or a schedule itself, as `muster plan --schedule_form=file`
   // prints it.
   std::string schedule = "1f1b";
   // Each rank has so many stages in turn, so that the model is cut into as many times `stages`; 0:
-  // as many as the schedule usually has, 2 of interleaved and zbv, else 1.
+  // as many as the schedule usually has, 2 of interleaved, zbv and dualpipev, else 1.
   int64_t stages_per_rank = 0;
   // The model is cut so that the costliest stage costs as little as possible. A unit costs what the
   // first that fits its name says; of an empty list it costs as many operations as its products

@@ -23,12 +23,13 @@ struct Generator {
   absl::StatusOr<Schedule> (*make)(const ScheduleShape& shape);
 };
 
-constexpr std::array<Generator, 5> kGenerators = {{
+constexpr std::array<Generator, 6> kGenerators = {{
     {"gpipe", 1, GPipe},
     {"1f1b", 1, OneForwardOneBackward},
     {"interleaved", 2, Interleaved},
     {"zb-h1", 1, ZeroBubbleH1},
     {"zbv", 2, ZeroBubbleV},
+    {"dualpipev", 2, DualPipeV},
 }};
 
 std::string Folded(absl::string_view name) {

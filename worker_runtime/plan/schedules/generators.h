@@ -50,7 +50,14 @@ absl::StatusOr<Schedule> ZeroBubbleH1(const ScheduleShape& shape);
 // Source: Qi et al., "Zero Bubble Pipeline Parallelism", 2023, section 6 (ZB-V)
 absl::StatusOr<Schedule> ZeroBubbleV(const ScheduleShape& shape);
 
-// "gpipe", "1f1b", "interleaved", "zb-h1", "zbv".
+// The same V, in whose middle each rank goes forward on one way and backward on the other, over
+// neighbouring micro-batches. It is made for passes that overlap; here they are computed one after
+// the other. One stage's micro-batch more is live than with ZB-V.
+// Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.2.1, folded into a V as
+// torch.distributed.pipelining has it (ScheduleDualPipeV)
+absl::StatusOr<Schedule> DualPipeV(const ScheduleShape& shape);
+
+// "gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev".
 std::vector<std::string> ScheduleNames();
 
 // Whether a plan's schedule is one itself, and no name.

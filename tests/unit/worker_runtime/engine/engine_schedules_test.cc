@@ -286,7 +286,8 @@ TEST_P(EverySchedule, SendsAndReservesWhatItsProgramsSay) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, EverySchedule,
-                         ::testing::Values("gpipe", "1f1b", "interleaved", "zb-h1", "zbv"),
+                         ::testing::Values("gpipe", "1f1b", "interleaved", "zb-h1", "zbv",
+                                           "dualpipev"),
                          [](const auto& schedule) {
                            std::string name = schedule.param;
                            name.erase(std::remove(name.begin(), name.end(), '-'), name.end());

@@ -201,7 +201,7 @@ TEST(PlanValidate, RefusesAScheduleOfWhatIsNoPipeline) {
         p.stages = 2;
         p.schedule = "gpipes";
       },
-      "schedule must be gpipe, 1f1b, interleaved, zb-h1, zbv, not 'gpipes'");
+      "schedule must be gpipe, 1f1b, interleaved, zb-h1, zbv, dualpipev, not 'gpipes'");
   ExpectRefused([](Plan& p) { p.schedule = "gpipe"; },
                 "schedule must be 1f1b where there is one stage, which is not a pipeline");
 }

@@ -210,7 +210,8 @@ struct ScheduleRow {
   int64_t stages_per_rank;
 };
 constexpr ScheduleRow kSchedules[] = {{"gpipe", 1},       {"1f1b", 1},  {"interleaved", 2},
-                                      {"interleaved", 3}, {"zb-h1", 1}, {"zbv", 2}};
+                                      {"interleaved", 3}, {"zb-h1", 1}, {"zbv", 2},
+                                      {"dualpipev", 2}};
 
 TEST(ProvePrograms, HoldsForEveryScheduleOfTwoToSixPlacesAndOneToThirteenMicroBatches) {
   int num_proven = 0;

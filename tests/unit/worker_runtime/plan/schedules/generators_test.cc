@@ -82,10 +82,10 @@ TEST(Schedules, AreTakenOrRefusedAndEndWhereTheyAreTaken) {
       EXPECT_THAT(ProveSchedule(*schedule, {}), IsOk());
     });
   }
-  // 77 pairs of ranks and micro-batches: three schedules of one stage, one of two, and
+  // 77 pairs of ranks and micro-batches: three schedules of one stage, two of two, and
   // interleaved of two and of three but for the seven odd 2p + 1.
-  EXPECT_EQ(taken, 4 * 77 + 2 * (77 - 7));
-  EXPECT_EQ(taken + refused, 5 * 3 * 77);
+  EXPECT_EQ(taken, 5 * 77 + 2 * (77 - 7));
+  EXPECT_EQ(taken + refused, 6 * 3 * 77);
 }
 
 // Source: Huang et al., "GPipe", 2019: (p - 1) (F + B), all micro-batches live.
@@ -165,6 +165,34 @@ TEST(Schedules, ZeroBubbleVCostsWhatItsPaperSays) {
   }
 }
 
+// Source: DeepSeek-AI, 2024, table 2: each of p ranks with two stages waits at most
+// (p - 1) (F&B + B - 3W), and 2p + 1 of its two stages' micro-batches are live. A rank that goes
+// forward before it goes backward, and not at once, hands on its output I earlier.
+TEST(Schedules, DualPipeVCostsAtMostWhatItsPaperSays) {
+  constexpr PassCosts kAllCosts[] = {{3, 3, 3}, {4, 3, 2}, {10, 10, 1}, {2, 3, 1}, {2, 5, 2}};
+  for (int ranks = 2; ranks <= 8; ++ranks) {
+    for (int64_t m = 2 * ranks; m <= 4 * ranks; ++m) {
+      const ScheduleShape shape = {ranks, 2, m};
+      SCOPED_TRACE(NameOf("dualpipev", shape));
+      const absl::StatusOr<Schedule> schedule = MakeSchedule("dualpipev", shape);
+      ASSERT_THAT(schedule, IsOk());
+      for (const PassCosts& costs : kAllCosts) {
+        const absl::StatusOr<ScheduleProof> proof = ProveSchedule(*schedule, costs);
+        ASSERT_THAT(proof, IsOk());
+        const int64_t backward = costs.Of(PassKind::kBackward);
+        const int64_t most =
+            (ranks - 1) * (costs.forward + 2 * backward - 3 * costs.weight_gradient);
+        if (costs.forward >= costs.input_gradient) {
+          EXPECT_EQ(proof->bubble(), most - (ranks - 1) * costs.input_gradient);
+        } else {
+          EXPECT_LT(proof->bubble(), most);
+        }
+        EXPECT_EQ(proof->peak_micro_batches(), FractionOf(2 * ranks + 1, 2));
+      }
+    }
+  }
+}
+
 TEST(Schedules, OfOneRankNeverWait) {
   for (const std::string& name : ScheduleNames()) {
     SCOPED_TRACE(name);
@@ -199,6 +227,8 @@ TEST(Schedules, RefuseWhatTheyHaveNoOrderForWithTheNearestThatTheyHave) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("with one it is 1f1b")));
   EXPECT_THAT(MakeSchedule("gpipe", {4, 2, 8}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("interleaved has several")));
+  EXPECT_THAT(MakeSchedule("dualpipev", {4, 1, 8}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dualpipev has two stages")));
   EXPECT_THAT(MakeSchedule("zbv", {4, 3, 8}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("zbv has two stages")));
   EXPECT_THAT(MakeSchedule("gpipe", {8, 1, 1 << 20}),
