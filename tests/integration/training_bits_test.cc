@@ -116,6 +116,13 @@ TEST_F(TrainingBits, AreTheSameInEveryScheduleOfStagesAndBehindTheCheckpointOfAn
             "rank 0: F0.0 F0.1 B0.0 B0.1 F0.2 F0.3 B0.2 B0.3\n"
             "rank 1: F1.0 F1.1 B1.0 B1.1 F1.2 F1.3 B1.2 B1.3\n");
   EXPECT_EQ(HashOf(2, two + Arguments{absl::StrCat("--stage_schedule=", Out("mine"))}), expected);
+  WriteFile(
+      Out("unequal"),
+      "schedule unequal\nmicro_batches 4\nstages_on_ranks 0 1 0\n"
+      "rank 0: F0.0 F0.1 F2.0 B2.0 F0.2 F2.1 B2.1 B0.0 F0.3 F2.2 B2.2 B0.1 F2.3 B2.3 B0.2 B0.3\n"
+      "rank 1: F1.0 F1.1 B1.0 F1.2 B1.1 F1.3 B1.2 B1.3\n");
+  const std::string unequal = absl::StrCat("--stage_schedule=", Out("unequal"));
+  EXPECT_EQ(HashOf(2, two + Arguments{unequal}), expected);
   HashOf(2, two + Arguments{"--stage_schedule=interleaved", "--steps=3",
                             absl::StrCat("--save=", Out("turns"))});
   const std::string resume = absl::StrCat("--resume=", Out("turns"));

@@ -117,10 +117,6 @@ absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int p
   return absl::OkStatus();
 }
 
-int PlacesOf(const Plan& plan, const PipelineCut& cut) {
-  return cut.stages() == 1 ? 1 : cut.stages() / plan::StagesPerRank(plan);
-}
-
 absl::Status CheckDeclaresTokens(const Plan& plan, const EngineSetUp& set_up) {
   if (plan.loss_scaling.kind == LossScaling::Kind::kNone || set_up.declared_tokens() > 0) {
     return absl::OkStatus();
@@ -134,7 +130,7 @@ absl::StatusOr<EngineSetUp> SetUpOf(const ParameterStore& store, const Plan& pla
                                     const PipelineCut& cut, int world_size,
                                     const std::vector<plan::UseTrace>& traces) {
   EngineSetUp set_up = {.parameters = engine::InfoOf(store), .boundary = cut.boundary};
-  const int places = PlacesOf(plan, cut);
+  const int places = plan::RanksOf(plan, cut.stages());
   set_up.layout = plan::PlanBlockLayout(set_up.parameters);
   set_up.mesh = {.stages = places, .replicas = world_size / places};
   set_up.stages = engine::StagesOf(store, set_up.layout, cut, traces);

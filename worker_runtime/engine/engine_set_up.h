@@ -73,8 +73,6 @@ absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int p
 // The scale of a loss is divided by the tokens of a micro-batch.
 absl::Status CheckDeclaresTokens(const Plan& plan, const EngineSetUp& set_up);
 
-// Places of a pipeline, of which each has several stages in turn or one.
-int PlacesOf(const Plan& plan, const PipelineCut& cut);
 // The cut of a model in units by plan.stages. Errors: kInvalidArgument: the plan, or the model
 // cannot be cut so.
 absl::StatusOr<PipelineCut> CutOf(ParameterStore& store, const Plan& plan, int world_size,

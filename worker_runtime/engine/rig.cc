@@ -99,18 +99,23 @@ absl::StatusOr<std::vector<plan::UseTrace>> ShareTraces(Communicator& world, pla
   return traces;
 }
 
-// Those of all stages, of which each rank records its own.
+// Those of all stages, of which each rank records its own, in as many turns as the rank with most
+// stages takes.
 absl::StatusOr<std::vector<plan::UseTrace>> TracesOf(Communicator& world, plan::Mesh mesh,
                                                      const plan::Schedule& schedule,
                                                      StageTracer record) {
   std::vector<plan::UseTrace> traces(schedule.num_stages());
   const std::vector<int> own = plan::StagesAt(schedule, world.rank() / mesh.replicas);
-  for (size_t turn = 0; turn < own.size(); ++turn) {
-    MUSTER_ASSIGN_OR_RETURN(const plan::UseTrace trace, record(own[turn]));
+  for (size_t turn = 0; turn < static_cast<size_t>(schedule.stages_per_rank()); ++turn) {
+    plan::UseTrace trace;
+    if (turn < own.size()) {
+      MUSTER_ASSIGN_OR_RETURN(trace, record(own[turn]));
+    }
     MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> of_places,
                             ShareTraces(world, mesh, trace));
     for (int place = 0; place < mesh.stages; ++place) {
-      traces[plan::StagesAt(schedule, place)[turn]] = of_places[place];
+      const std::vector<int> stages = plan::StagesAt(schedule, place);
+      if (turn < stages.size()) traces[stages[turn]] = of_places[place];
     }
   }
   return traces;
@@ -155,7 +160,7 @@ absl::StatusOr<std::unique_ptr<Rig>> MakeRig(Communicator& world, ParameterStore
   MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store, DeviceOf(store)));
   MUSTER_RETURN_IF_ERROR(CheckIsFree(store));
   MUSTER_RETURN_IF_ERROR(CheckStages(plan, cut, world.size()));
-  const int places = PlacesOf(plan, cut);
+  const int places = plan::RanksOf(plan, cut.stages());
   MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, places, world.size()));
   plan.stages = places;
   const plan::Mesh mesh = {.stages = places, .replicas = world.size() / places};

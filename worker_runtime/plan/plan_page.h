@@ -53,10 +53,7 @@ struct PlanPageInput {
   ReductionChoice reduction = {.chosen = GradientReduction::kChosen};
 
   // Ranks of the pipeline, each of which stands for its replicas.
-  int64_t places() const {
-    const auto all = static_cast<int64_t>(stages.size());
-    return all == 1 ? 1 : all / StagesPerRank(options.plan);
-  }
+  int64_t places() const { return RanksOf(options.plan, static_cast<int>(stages.size())); }
   int64_t replicas() const { return world_size / places(); }
 };
 

@@ -156,11 +156,31 @@ class IdealTimes {
   std::vector<int64_t> begins_;  // of the passes of the rank
 };
 
+// The schedule that a plan has itself, and not by name.
+std::optional<Schedule> OwnSchedule(const Plan& plan) {
+  if (!IsScheduleText(plan.schedule)) return std::nullopt;
+  absl::StatusOr<Schedule> read = ParseSchedule(plan.schedule);
+  return read.ok() ? std::optional(*std::move(read)) : std::nullopt;
+}
+
 }  // namespace
 
 int StagesPerRank(const Plan& plan) {
   return plan.stages_per_rank == 0 ? UsualStagesPerRank(plan.schedule)
                                    : static_cast<int>(plan.stages_per_rank);
+}
+
+int StagesOver(const Plan& plan, int ranks) {
+  if (ranks == 1) return 1;
+  const std::optional<Schedule> own = OwnSchedule(plan);
+  return own ? own->num_stages() : ranks * StagesPerRank(plan);
+}
+
+int RanksOf(const Plan& plan, int stages) {
+  if (stages == 1) return 1;
+  const std::optional<Schedule> own = OwnSchedule(plan);
+  const bool is_own = own && own->num_stages() == stages;
+  return is_own ? own->num_ranks() : stages / StagesPerRank(plan);
 }
 
 absl::Status CheckStagesPerRank(const Plan& plan) {
@@ -170,9 +190,11 @@ absl::Status CheckStagesPerRank(const Plan& plan) {
 }
 
 absl::StatusOr<Schedule> ScheduleOf(const Plan& plan, int ranks) {
-  const ScheduleShape shape = {.ranks = ranks,
-                               .stages_per_rank = StagesOver(plan, ranks) / ranks,
-                               .micro_batches = plan.accumulation};
+  ScheduleShape shape = {.ranks = ranks, .micro_batches = plan.accumulation};
+  if (ranks > 1) {
+    const bool is_own = plan.stages_per_rank == 0 && IsScheduleText(plan.schedule);
+    shape.stages_per_rank = is_own ? kStagesOfText : StagesPerRank(plan);
+  }
   // It takes however many micro-batches.
   if (ranks == 1 || plan.schedule == Plan().schedule) return OneForwardOneBackward(shape);
   return MakeSchedule(plan.schedule, shape);
@@ -198,8 +220,8 @@ bool SplitsBackward(const Schedule& schedule) {
 bool SplitsBackward(const Plan& plan) {
   if (plan.stages == 1) return false;
   if (IsScheduleText(plan.schedule)) {
-    const absl::StatusOr<Schedule> schedule = ParseSchedule(plan.schedule);
-    return schedule.ok() && SplitsBackward(*schedule);
+    const std::optional<Schedule> own = OwnSchedule(plan);
+    return own && SplitsBackward(*own);
   }
   Plan smallest = plan;
   smallest.accumulation = 1;

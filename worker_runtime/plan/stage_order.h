@@ -16,12 +16,11 @@
 
 namespace muster::plan {
 
-// Stages that each rank of a pipeline has in turn. A schedule that nobody knows has one.
+// Stages that each rank of a pipeline has in turn, at most. A schedule that nobody knows has one.
 int StagesPerRank(const Plan& plan);
-// Stages that a model is cut into, over so many ranks.
-inline int StagesOver(const Plan& plan, int ranks) {
-  return ranks == 1 ? 1 : ranks * StagesPerRank(plan);
-}
+// Stages that a model is cut into over so many ranks, and the ranks of so many stages.
+int StagesOver(const Plan& plan, int ranks);
+int RanksOf(const Plan& plan, int stages);
 
 // Errors: kInvalidArgument: ranks are to have several stages, and there is one.
 absl::Status CheckStagesPerRank(const Plan& plan);

@@ -43,7 +43,6 @@ const Generator* Find(absl::string_view name) {
   return found == kGenerators.end() ? nullptr : &*found;
 }
 
-// Each rank has as many stages as the others: a model is cut by their product.
 absl::StatusOr<Schedule> ReadSchedule(absl::string_view text, const ScheduleShape& shape) {
   MUSTER_ASSIGN_OR_RETURN(Schedule schedule, ParseSchedule(text));
   const auto refuse = [&](const auto&... why) {
@@ -59,9 +58,9 @@ absl::StatusOr<Schedule> ReadSchedule(absl::string_view text, const ScheduleShap
   }
   for (int rank = 0; rank < shape.ranks; ++rank) {
     const auto stages = absl::c_count(schedule.rank_of_stage, rank);
-    if (stages == shape.stages_per_rank) continue;
-    return refuse(": rank ", rank, " has ", stages, stages == 1 ? " stage; " : " stages; ",
-                  shape.stages_per_rank, " are expected, as on every rank");
+    if (shape.stages_per_rank == kStagesOfText || stages == shape.stages_per_rank) continue;
+    return refuse(": rank ", rank, " has ", stages, stages == 1 ? " stage" : " stages",
+                  ", and --stages_per_rank is ", shape.stages_per_rank, "; leave that out");
   }
   MUSTER_RETURN_IF_ERROR(ProveSchedule(schedule, PassCosts()).status());
   return schedule;
@@ -97,8 +96,9 @@ int UsualStagesPerRank(absl::string_view schedule) {
 }
 
 absl::StatusOr<Schedule> MakeSchedule(absl::string_view name, const ScheduleShape& shape) {
-  MUSTER_CHECK(shape.ranks >= 1 && shape.stages_per_rank >= 1 && shape.micro_batches >= 1);
+  MUSTER_CHECK(shape.ranks >= 1 && shape.micro_batches >= 1);
   if (IsScheduleText(name)) return ReadSchedule(name, shape);
+  MUSTER_CHECK(shape.stages_per_rank >= 1);
   const Generator* const found = Find(name);
   if (found == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(

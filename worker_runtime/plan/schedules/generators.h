@@ -14,6 +14,9 @@
 
 namespace muster::plan {
 
+// Of a schedule's own text: as many stages as it has on each rank, which may differ.
+inline constexpr int kStagesOfText = 0;
+
 struct ScheduleShape {
   int ranks = 1;
   int stages_per_rank = 1;

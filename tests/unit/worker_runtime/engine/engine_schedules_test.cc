@@ -139,6 +139,36 @@ std::string TwoHalves(int64_t micro_batches) {
   return text;
 }
 
+// The first of two ranks has the first stage and the last.
+std::string UnequalStages(int64_t micro_batches) {
+  std::string text = absl::StrCat("schedule unequal\nmicro_batches ", micro_batches,
+                                  "\nstages_on_ranks 0 1 0\nrank 0:");
+  for (int64_t m = 0; m < micro_batches; ++m) {
+    absl::StrAppend(&text, " F0.", m, " F2.", m, " B2.", m, " B0.", m);
+  }
+  absl::StrAppend(&text, "\nrank 1:");
+  for (int64_t m = 0; m < micro_batches; ++m) absl::StrAppend(&text, " F1.", m, " B1.", m);
+  return text + "\n";
+}
+
+TEST(WrittenSchedule, MayGiveARankMoreStagesThanAnother) {
+  const TemporaryDirectory folder;
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    const std::string saved = folder.File(std::string(ToString(dtype)));
+    const Outcome one = Trained({.dtype = dtype}, 3, "", saved);
+    const Outcome gone_on = Trained({.dtype = dtype}, 2, saved);
+    for (const std::string& preset : DataParallelPresets()) {
+      const Setting setting = {.schedule = UnequalStages(kMicroBatches / 2),
+                               .places = 2,
+                               .replicas = 2,
+                               .preset = preset,
+                               .dtype = dtype};
+      EXPECT_EQ(Trained(setting, 3).hash, one.hash) << Name(setting);
+      EXPECT_EQ(Trained(setting, 2, saved).hash, gone_on.hash) << Name(setting);
+    }
+  }
+}
+
 TEST(WrittenSchedule, HasTheBitsOfOneProcess) {
   const Outcome one = Trained({}, 3);
   for (const int replicas : {1, 2}) {

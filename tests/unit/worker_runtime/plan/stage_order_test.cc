@@ -59,7 +59,7 @@ TEST(ScheduleOf, IsTheOneWhoseTextThePlanHas) {
   EXPECT_TRUE(SplitsBackward(plan));
   plan.stages_per_rank = 2;
   EXPECT_THAT(ScheduleOf(plan, 2).status().message(),
-              HasSubstr("schedule zb-h1: rank 0 has 1 stage; 2 are expected"));
+              HasSubstr("schedule zb-h1: rank 0 has 1 stage, and --stages_per_rank is 2; leave"));
 }
 
 TEST(ScheduleOf, RefusesTextsOfSchedulesThatCannotRun) {
@@ -71,9 +71,24 @@ TEST(ScheduleOf, RefusesTextsOfSchedulesThatCannotRun) {
                       "rank 0: B0.0 F0.0\nrank 1: F1.0 B1.0\n"),
               HasSubstr("B0.0"))
       << "it would hang";
-  EXPECT_THAT(refusal("schedule mine\nmicro_batches 1\nstages_on_ranks 0 1 1\n"
-                      "rank 0: F0.0 B0.0\nrank 1: F1.0 F2.0 B2.0 B1.0\n"),
-              HasSubstr("schedule mine: rank 0 has 1 stage; 2 are expected, as on every rank"));
+}
+
+// Files may give a rank more stages than another.
+TEST(ScheduleOf, TakesTextsWhoseRanksHaveUnequalNumbersOfStages) {
+  Plan plan = PlanWith(
+      "schedule mine\nmicro_batches 1\nstages_on_ranks 0 1 1\n"
+      "rank 0: F0.0 B0.0\nrank 1: F1.0 F2.0 B2.0 B1.0\n",
+      1);
+  const absl::StatusOr<Schedule> schedule = ScheduleOf(plan, 2);
+  ASSERT_THAT(schedule, testing::IsOk());
+  EXPECT_THAT(StagesAt(*schedule, 1), ElementsAre(1, 2));
+  EXPECT_EQ(StagesOver(plan, 2), 3);
+  EXPECT_EQ(RanksOf(plan, 3), 2);
+  EXPECT_EQ(StagesPerRank(plan), 2);
+  EXPECT_EQ(StagesOver(plan, 1), 1);
+  plan.stages_per_rank = 2;
+  EXPECT_THAT(ScheduleOf(plan, 2).status().message(),
+              HasSubstr("schedule mine: rank 0 has 1 stage, and --stages_per_rank is 2"));
 }
 
 TEST(PassesOf, ReceiveWhatTheyNeedInTheOrderOfItsSender) {
