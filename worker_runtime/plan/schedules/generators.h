@@ -14,7 +14,7 @@
 
 namespace muster::plan {
 
-// Of a schedule's own text: as many stages as it has on each rank, which may differ.
+// A schedule's own text says how many stages each rank has, which may differ.
 inline constexpr int kStagesOfText = 0;
 
 struct ScheduleShape {
@@ -56,7 +56,7 @@ absl::StatusOr<Schedule> ZeroBubbleV(const ScheduleShape& shape);
 // The same V, in whose middle each rank goes forward on one way and backward on the other, over
 // neighbouring micro-batches. It is made for passes that overlap; here they are computed one after
 // the other. One stage's micro-batch more is live than with ZB-V.
-// Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.2.1, folded into a V as
+// Source: arXiv 2412.19437, 2024, section 3.2.1, folded into a V as
 // torch.distributed.pipelining has it (ScheduleDualPipeV)
 absl::StatusOr<Schedule> DualPipeV(const ScheduleShape& shape);
 

@@ -165,7 +165,7 @@ TEST(Schedules, ZeroBubbleVCostsWhatItsPaperSays) {
   }
 }
 
-// Source: DeepSeek-AI, 2024, table 2: each of p ranks with two stages waits at most
+// Source: arXiv 2412.19437, 2024, table 2: each of p ranks with two stages waits at most
 // (p - 1) (F&B + B - 3W), and 2p + 1 of its two stages' micro-batches are live. A rank that goes
 // forward before it goes backward, and not at once, hands on its output I earlier.
 TEST(Schedules, DualPipeVCostsAtMostWhatItsPaperSays) {
