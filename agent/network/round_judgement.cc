@@ -175,8 +175,13 @@ RoundJudgement JudgeRound(const std::vector<NodeReport>& reports, const std::str
       if (pair.to < 0 || pair.to >= num_nodes || pair.to == node) continue;
       pair.from = node;
       failed.push_back(pair);
+      if (failed.size() > kPairsSaidMax) continue;
       judgement.network.push_back(Describe(reports[node].end, reports[pair.to].end, pair.fault));
     }
+  }
+  if (failed.size() > kPairsSaidMax) {
+    judgement.network.push_back(absl::StrCat(
+        "the check failed between ", failed.size() - kPairsSaidMax, " more pairs of nodes"));
   }
   const auto requires_network = [](const NodeReport& r) { return r.requires_network; };
   const auto requires_likeness = [](const NodeReport& r) { return r.requires_likeness; };

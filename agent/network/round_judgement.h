@@ -38,8 +38,13 @@ NodeReport DecodeNodeReport(absl::string_view text);
 // compared with those that do.
 std::vector<std::string> CompareNodes(const std::vector<NodeReport>& reports);
 
+// More failed pairs than so many are not said one by one: of a thousand nodes whose network is down
+// every node would be sent eight thousand sentences.
+inline constexpr size_t kPairsSaidMax = 128;
+
 struct RoundJudgement {
-  std::vector<std::string> network;      // failed pairs, one sentence each
+  // One sentence for each failed pair, and one for those beyond kPairsSaidMax.
+  std::vector<std::string> network;
   std::vector<std::string> differences;  // CompareNodes
   // The reason for which the job ends; empty: it does not.
   std::string refusal;

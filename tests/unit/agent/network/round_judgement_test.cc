@@ -88,6 +88,20 @@ TEST(JudgeRound, OnlyWarnsByDefault) {
   EXPECT_THAT(judgement.failed, IsEmpty());
 }
 
+TEST(JudgeRound, CountsThePairsThatAreTooManyToSay) {
+  std::vector<NodeReport> nodes = Nodes(40);
+  for (NodeReport& node : nodes) {
+    node.requires_network = true;
+    for (int to = 0; to < 40; ++to) {
+      if (&node != &nodes[to]) node.failed.push_back({.to = to, .fault = PairFault::kTimeOut});
+    }
+  }
+  const RoundJudgement judgement = JudgeRound(nodes, "");
+  ASSERT_THAT(judgement.network, SizeIs(kPairsSaidMax + 1));
+  EXPECT_EQ(judgement.network.back(), "the check failed between 1432 more pairs of nodes");
+  EXPECT_THAT(judgement.failed, SizeIs(40 * 39 / 2)) << "the rendezvous decides by all of them";
+}
+
 TEST(JudgeRound, LeavesRequiredPairsThatFailedToTheRendezvousEachOnce) {
   std::vector<NodeReport> nodes = Nodes(3);
   for (NodeReport& node : nodes) node.requires_network = true;
