@@ -510,7 +510,6 @@ CoreOptions JobTable::OptionsFor(Instance instance) const {
           .instance = instance,
           .lease = options_.lease,
           .young_until = options_.young_until,
-          .may_lack_rounds = instance < FirstInstanceOf(options_.first_term),
           .node_names = options_.node_names,
           .host = options_.host};
 }

@@ -99,8 +99,6 @@ struct CoreOptions {
   LeaseSettings lease;
   // No round is completed before: agents of an earlier life of the server may still run one.
   MonoTime young_until;
-  // More rounds may have been completed than the record says: their numbers are not used again.
-  bool may_lack_rounds = false;
   std::vector<std::string> node_names;  // by --node_rank, for messages; empty: not known
   Incarnation
       host;  // of the agent in the server's process, without which there is no server; 0: none

@@ -19,8 +19,6 @@ namespace muster::rendezvous {
 namespace {
 
 constexpr absl::Duration kQuick = absl::Seconds(10);
-// One transaction never records as many rounds of a job.
-constexpr int kMaxRoundsLacking = 100;
 
 }  // namespace
 
@@ -84,8 +82,7 @@ void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
   state_.members = OrderNodes(state_.members, nodes, state_.settings->is_static);
   nodes.clear();
   for (const Incarnation node : state_.members) nodes.push_back(&state_.nodes.at(node));
-  const bool may_lack = std::exchange(options_.may_lack_rounds, false);
-  state_.round = Round(state_.round.value() + (may_lack ? kMaxRoundsLacking : 1));
+  state_.round = std::max(state_.round.Next(), state_.first_unused);
   ++state_.rounds_completed;
   for (const Incarnation member : state_.members) {
     NodeState& node = state_.nodes.at(member);

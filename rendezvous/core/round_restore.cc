@@ -10,6 +10,9 @@
 namespace muster::rendezvous {
 namespace {
 
+// One transaction never records more rounds of a job.
+constexpr int kMaxRoundsLost = 99;
+
 // The report of a member that is taken to run the round; whatever it says next is newer.
 AgentReport PresumedReport(const JobRecord& record, const Assignment& assignment,
                            const NodeDescription& description) {
@@ -37,6 +40,11 @@ void RestoreMember(JobState& state, Incarnation member, MonoTime lease_expires, 
 }
 
 }  // namespace
+
+void SkipLostRounds(RoundRecord& record) {
+  const Round next = std::max(record.round.Next(), record.first_unused);
+  record.first_unused = Round(next.value() + kMaxRoundsLost);
+}
 
 JobState RestoreState(JobRecord record, const LeaseSettings& settings, MonoTime now) {
   JobState state;

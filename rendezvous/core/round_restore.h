@@ -16,6 +16,11 @@ namespace muster::rendezvous {
 // link, and an attempt that runs into its time-out.
 inline constexpr absl::Duration kReattachTime = absl::Seconds(15);
 
+// The newest transaction of `record` may be lost: numbers that it may have given to rounds are not
+// given again. What this leaves is durable before another round begins, so that a later life that
+// loses its newest transaction, too, goes on from here.
+void SkipLostRounds(RoundRecord& record);
+
 // The state that follows from the record alone. Every member that is not lost counts as being in
 // its round and not connected, until it says what it does; who only waited for a place joins again.
 JobState RestoreState(JobRecord record, const LeaseSettings& lease, MonoTime now);

@@ -82,6 +82,8 @@ inline constexpr size_t kMaxNodeHistories = 4096;
 struct RoundRecord {
   Round round = kNoRound;
   int64_t rounds_completed = 0;
+  // Rounds before it have been numbered, or may have been without a record (round_restore.h).
+  Round first_unused = Round(0);
   std::vector<Incarnation> members;                            // by node rank
   absl::btree_map<Incarnation, NodeDescription> descriptions;  // of the members, as they joined
   absl::btree_map<Incarnation, Assignment> assignments;  // without peers, which are all the same

@@ -57,6 +57,7 @@ void RoundFields(Wire<proto::RoundRecord> wire, RoundRecord& record) {
   wire.Number("round", kCountOrNone, &P::round, &P::set_round, record.round);
   wire.Number("rounds_completed", kCount, &P::rounds_completed, &P::set_rounds_completed,
               record.rounds_completed);
+  wire.Number("first_unused", kCount, &P::first_unused, &P::set_first_unused, record.first_unused);
   wire.List("members", {kMaxNodes}, &P::members, &P::mutable_members, record.members,
             [&](Wire<P::Member> part, Incarnation& member) { MemberFields(part, member, record); });
   std::vector<Peer> peers = record.peers_for_node_0.list();

@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "rendezvous/core/round_restore.h"
 #include "rendezvous/server/log_damage.h"
 #include "rendezvous/server/record_wire.h"
 
@@ -304,6 +305,7 @@ absl::Status StateFile::Load(int64_t unix_millis, MonoTime now) {
                                               " is damaged: ", how, ". ", kMoveAway));
     }
     job.record = *std::move(record);
+    if (!contents_.note.empty()) SkipLostRounds(job.record);
     contents_.jobs.push_back(std::move(job));
   }
   return result == SQLITE_DONE ? absl::OkStatus() : Explain("read");
@@ -345,6 +347,7 @@ absl::Status StateFile::BeginLife() {
   } else if (format_ == 1) {
     status = AddChecksums();
   }
+  if (status.ok() && first_term_ == term_) status = SkipRounds();
   const int64_t sum = Checksum().Add(term_.value()).Add(first_term_.value()).value();
   if (status.ok()) {
     status =
@@ -386,6 +389,31 @@ absl::Status StateFile::AddChecksums() {
                     " WHERE rowid = ", rows.Number(0), ";");
   }
   return updates.empty() ? absl::OkStatus() : Execute(updates.c_str());
+}
+
+absl::Status StateFile::SkipRounds() {
+  std::vector<KeptChange> skipped;
+  Statement rows(db_, "SELECT owner, run_id, instance, round, progress FROM jobs");
+  while (rows.Step() == SQLITE_ROW) {
+    auto record = DecodeRecord(rows.Bytes(3), rows.Bytes(4), MonoTime());
+    if (!record.ok()) continue;  // its time is over, or Load would have said so
+    SkipLostRounds(*record);
+    skipped.push_back({.key = {rows.Bytes(0), rows.Bytes(1)},
+                       .instance = Instance(rows.Number(2)),
+                       .round = EncodeRound(*record)});
+  }
+  for (const KeptChange& one : skipped) {
+    Statement update(db_,
+                     "UPDATE jobs SET round = ?4, round_sum = ?5"
+                     " WHERE owner = ?1 AND run_id = ?2 AND instance = ?3");
+    update.BindText(1, one.key.owner);
+    update.BindBytes(2, one.key.run_id);
+    update.Bind(3, one.instance.value());
+    update.BindBytes(4, *one.round);
+    update.Bind(5, SumOfRound(one.key, one.instance, *one.round));
+    if (update.Step() != SQLITE_DONE) return Explain("write");
+  }
+  return absl::OkStatus();
 }
 
 void StateFile::RollBack() {

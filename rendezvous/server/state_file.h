@@ -31,7 +31,8 @@ inline constexpr int kStateFormat = 2;
 class StateFile {
  public:
   // What it held, and the terms: of this life of the server (higher than any before it), and of the
-  // first whose state is all here.
+  // first whose state is all here. Where the newest transaction is not used, jobs have skipped the
+  // rounds that it may have told of.
   struct Contents {
     ServerTerm term;
     ServerTerm first_term;
@@ -82,6 +83,8 @@ class StateFile {
   // Makes the tables, or brings them to the present format, and records this life's term. Once.
   absl::Status BeginLife();
   absl::Status AddChecksums();
+  // Does to the rows what Load does to what it gives (SkipLostRounds in core/round_restore.h).
+  absl::Status SkipRounds();
   // Called after a transaction. Without a note, or with an older one, less damage is noticed.
   void NoteLogEnd() const;
   void RollBack();

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/core/round_restore.h"
 #include "tests/simulation/sim_cluster.h"
 
 namespace muster::simulation {
@@ -35,14 +36,19 @@ void SimCluster::StartServer() {
   in_flight_.clear();
   before_newest_.reset();
   is_syncing_ = false;
-  if (plan_.is_durable) Write({}, gate_.Hold());
   std::vector<rendezvous::KeptJob> kept;
-  for (const auto& [unused, job] : disk_) {
+  std::vector<rendezvous::JobTable::JobEffect> skipped;  // with the term, as StateFile does it
+  for (auto [unused, job] : disk_) {
+    if (!knows_all) {
+      rendezvous::SkipLostRounds(job.record);
+      skipped.push_back({job.key, rendezvous::KeepJob{job.instance, job.record, job.record}});
+    }
     kept.push_back(job);
     coverage_.restored_jobs += job.record.phase != rendezvous::JobPhase::kEnded;
     coverage_.stops_restored +=
         job.record.phase == rendezvous::JobPhase::kRunning && job.record.stop_step.has_value();
   }
+  if (plan_.is_durable) Write(std::move(skipped), gate_.Hold());
   table_->Restore(std::move(kept), ServerNow());
   for (auto& [unused, node] : nodes_) node.heard_at.reset();
   for (int job = 0; job < static_cast<int>(fates_.size()); ++job) {
@@ -86,8 +92,7 @@ void SimCluster::DrawTerm() {
   if (plan_.is_durable && terms_.present <= terms_.on_disk) {
     terms_.present = ServerTerm(terms_.on_disk.value() + 1);
   }
-  const bool is_torn = std::exchange(terms_.is_torn, false);
-  if (terms_.on_disk == ServerTerm() || is_torn) terms_.first_kept = terms_.present;
+  if (terms_.on_disk == ServerTerm() || terms_.is_torn) terms_.first_kept = terms_.present;
 }
 
 void SimCluster::CrashServer() {
@@ -187,6 +192,7 @@ void SimCluster::CommitInFlight() {
   // The term of a life is in its first one.
   if (plan_.lost_writes > 0 && terms_.on_disk == terms_.present) before_newest_ = disk_;
   terms_.on_disk = terms_.present;
+  terms_.is_torn = false;
   for (const auto& effect : std::exchange(in_flight_, {})) {
     const auto& keep = std::get<rendezvous::KeepJob>(effect.effect);
     rendezvous::KeptJob& job = disk_[{effect.job, keep.instance}];

@@ -22,6 +22,9 @@ class RestoreTest : public testing::Test {
 
   void StartServer(std::vector<KeptJob> jobs, bool knows_all = true) {
     ++term_;
+    for (KeptJob& job : jobs) {
+      if (!knows_all) SkipLostRounds(job.record);
+    }
     table_.emplace(JobTableOptions{.term = ServerTerm(term_),
                                    .keeps_records = true,
                                    .first_term = ServerTerm(knows_all ? 1 : term_)});
@@ -184,6 +187,43 @@ TEST_F(LackingRestoreTest, ItsNumberIsNotUsedAgain) {
   }
   EXPECT_EQ(State().members, std::vector<Incarnation>{Incarnation(3)});
   EXPECT_GT(State().round, Round(1));
+}
+
+// The next life of the server forms a round, and its record is lost, too.
+TEST_F(LackingRestoreTest, NorIsThatOfARoundThatTheNextLifeLacks) {
+  ForgetRoundOne();
+  std::vector<KeptJob> before = Kept();
+  ASSERT_EQ(before.size(), 1u);
+  static_cast<JobRecord&>(before[0].record) = State();
+  std::vector<Round> rounds;
+  for (int life = 0; life < 3; ++life) {
+    while (State().members != std::vector<Incarnation>{Incarnation(3 + life)}) {
+      now_ = now_ + absl::Seconds(2);
+      Say(3 + life, AgentPhase::kJoining);
+    }
+    rounds.push_back(State().round);
+    StartServer(before, /*knows_all=*/false);
+    static_cast<JobRecord&>(before[0].record) = State();
+  }
+  EXPECT_LT(rounds[0], rounds[1]);
+  EXPECT_LT(rounds[1], rounds[2]);
+  EXPECT_LT(rounds[2], Round(400)) << "people read them";
+}
+
+TEST_F(LackingRestoreTest, LaterRoundsFollowOneByOne) {
+  ForgetRoundOne();
+  while (State().members != std::vector<Incarnation>{Incarnation(3)}) {
+    now_ = now_ + absl::Seconds(2);
+    Say(3, AgentPhase::kJoining);
+  }
+  const Round first = State().round;
+  Say(3, AgentPhase::kRunning);
+  Restart();
+  Fail(3);
+  Agent(3).failures.clear();
+  now_ = now_ + absl::Seconds(5);
+  Say(3, AgentPhase::kJoining);
+  EXPECT_EQ(State().round, first.Next());
 }
 
 TEST_F(RestoreTest, AFailureIsChargedOnce) {

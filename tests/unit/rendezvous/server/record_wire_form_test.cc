@@ -19,6 +19,7 @@ JobRecord FilledRecord() {
   static_cast<RoundRecord&>(record) = {
       Round(1),
       2,
+      Round(3),
       {two, one},
       {{one, FilledNode()}, {two, FilledNode()}},
       {{one, assignment}, {two, assignment}},

@@ -21,6 +21,7 @@ JobRecord FilledRecord() {
   JobRecord record;
   static_cast<RoundRecord&>(record) = {Round(1),
                                        2,
+                                       Round(3),
                                        {two, one},
                                        {{one, FilledNode()}, {two, FilledNode()}},
                                        {{one, first}, {two, second}},
@@ -44,12 +45,12 @@ JobRecord FilledRecord() {
       StopStep{"maintenance", false, 12, 13},
       {{two, {"node2 was drained", 14}}},
       JobOutcome{11, "why", FilledFailure(), {FilledFailure()}}};
-  const auto& [a, b, c, d, e, f, peers_for_node_0] = static_cast<const RoundRecord&>(record);
+  const auto& [a, b, c, d, e, f, x, peers_for_node_0] = static_cast<const RoundRecord&>(record);
   const auto& [g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w] =
       static_cast<const ProgressRecord&>(record);
   (void)a, (void)b, (void)c, (void)d, (void)e, (void)f, (void)g, (void)h, (void)i, (void)j, (void)k;
   (void)l, (void)m, (void)n, (void)o, (void)p, (void)q, (void)r, (void)s, (void)t, (void)u;
-  (void)v, (void)w, (void)peers_for_node_0;
+  (void)v, (void)w, (void)x, (void)peers_for_node_0;
   return record;
 }
 
@@ -77,6 +78,7 @@ TEST(RecordOnDisk, KeepsEveryField) {
   EXPECT_EQ(back->outcome, record.outcome);
   EXPECT_EQ(back->phase, record.phase);
   EXPECT_EQ(back->rounds_completed, record.rounds_completed);
+  EXPECT_EQ(back->first_unused, record.first_unused);
   EXPECT_EQ(MarkOf(*back), MarkOf(record));
 }
 

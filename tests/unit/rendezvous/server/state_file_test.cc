@@ -9,8 +9,10 @@
 #include <map>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "rendezvous/core/round_restore.h"
 #include "rendezvous/server/record_wire.h"
 #include "rendezvous/server/state_writer.h"
 #include "tests/support/files.h"
@@ -250,7 +252,9 @@ TEST_F(DamagedFileTest, NoFlippedBitOfTheLogLosesATransactionThatAnotherFollowed
       ASSERT_EQ((*file)->Write({ChangeOf(i, i)}, kToday), absl::OkStatus());
     }
   }
-  before_newest_ = InWords(Contents().jobs);
+  std::vector<KeptJob> before_newest = Contents().jobs;
+  for (KeptJob& job : before_newest) SkipLostRounds(job.record);
+  before_newest_ = InWords(before_newest);
   {
     auto file = Open();
     ASSERT_TRUE(file.ok()) << file.status();
@@ -326,6 +330,33 @@ TEST_F(StateFileTest, WithATornLogHasAllTransactionsBeforeTheTearUnlessOneWasDur
   EXPECT_EQ(contents.jobs[0].record.restarts_used, 1);
   EXPECT_THAT(contents.note, HasSubstr("the state before it is used"));
   EXPECT_EQ(contents.first_term, contents.term) << "of those before it something may be lacking";
+}
+
+TEST_F(StateFileTest, WithATornLogSkipsRoundsAlsoIfThatOfTheNextLifeIsTorn) {
+  std::vector<Round> first_unused;
+  std::string state = directory();
+  for (int life = 0; life < 4; ++life) {
+    auto file = StateFile::Open(state, kToday, At(500));
+    ASSERT_TRUE(file.ok()) << file.status();
+    for (const KeptJob& job : (*file)->TakeContents().jobs) {
+      first_unused.push_back(job.record.first_unused);
+    }
+    if (life == 0) {
+      EXPECT_EQ((*file)->Write({Change(Running())}, kToday), absl::OkStatus());
+    }
+    const std::string torn = temporary_.File(absl::StrCat("torn", life));
+    const std::string end = muster::testing::ReadFile(state + "/musterd.db-end");
+    EXPECT_EQ((*file)->Write({Change(Running(1))}, kToday), absl::OkStatus());
+    std::filesystem::copy(state, torn);
+    std::filesystem::resize_file(torn + "/musterd.db-wal",
+                                 std::filesystem::file_size(torn + "/musterd.db-wal") - 100);
+    muster::testing::WriteFile(torn + "/musterd.db-end", end);
+    state = torn;
+  }
+  ASSERT_THAT(first_unused, SizeIs(3));
+  EXPECT_LT(Round(1), first_unused[0]);
+  EXPECT_LT(first_unused[0], first_unused[1]);
+  EXPECT_LT(first_unused[1], first_unused[2]);
 }
 
 TEST_F(StateFileTest, OnAPathThatIsNoDirectoryIsRefused) {
