@@ -110,11 +110,12 @@ std::optional<DirectiveBody> JobTable::AnswerWithoutJob(const JobKey& key, Incar
       return std::nullopt;
   }
   const bool is_newcomer = IsNewcomer(key, report);
-  // It runs a round of which the record of its job says nothing.
-  const bool is_beyond = job != jobs_.end() && report.instance == current && !IsOurs(current) &&
-                         report.round > job->second.core->state().round;
-  if (is_beyond) {
-    Drop(job);
+  // It runs a round that the record of its job lacks (round_restore.h).
+  const bool is_lost = job != jobs_.end() && report.instance == current &&
+                       report.round > job->second.core->state().round &&
+                       report.round < job->second.core->state().first_unused;
+  if (is_lost) {
+    DropRecord(job, out);
     return AnswerOrphan(key, from, report, now, out);
   }
   if (!is_newcomer && report.instance != Instance() && report.instance != current) {
@@ -547,6 +548,13 @@ void JobTable::Erase(Jobs::iterator job, MonoTime now) {
 void JobTable::Drop(Jobs::iterator job) {
   deadlines_.erase({job->second.deadline, job->first});
   jobs_.erase(job);
+}
+
+void JobTable::DropRecord(Jobs::iterator job, std::vector<JobEffect>& out) {
+  KeepJob keep = KeepOf(job->second, /*is_new_round=*/false);
+  keep.is_dropped = true;
+  if (options_.keeps_records) out.push_back({job->first, std::move(keep)});
+  Drop(job);
 }
 
 void JobTable::PutOff(Jobs::iterator job) {

@@ -50,6 +50,7 @@ struct KeepJob {
   Instance instance;
   std::optional<RoundRecord> round;
   ProgressRecord progress;
+  bool is_dropped = false;  // nothing of it is kept
 };
 
 // The number of ended instances that are remembered, each for its close_timeout.
@@ -71,8 +72,8 @@ struct JobTableOptions {
   Incarnation host;  // CoreOptions
   // A KeepJob comes with each change of a job's record.
   bool keeps_records = false;
-  // The first term whose records are all here: an unknown job that began since then has ended, and
-  // a known one that began before may have been further than it is known to be. 0: `term`.
+  // The first term whose records are all here: an unknown job that began since then has ended. 0:
+  // `term`.
   ServerTerm first_term;
 };
 
@@ -193,6 +194,8 @@ class JobTable {
   void Erase(Jobs::iterator job, MonoTime now);
   // Removes a job, of whose end nothing is remembered.
   void Drop(Jobs::iterator job);
+  // The same of one that a later life of the server would otherwise go on with.
+  void DropRecord(Jobs::iterator job, std::vector<JobEffect>& out);
   // Drops a job without a round yet, if its newcomers have to wait for a round of which this server
   // has no record; they begin it again later.
   void PutOff(Jobs::iterator job);

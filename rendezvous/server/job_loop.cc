@@ -91,6 +91,7 @@ void JobLoop::Keep(const std::vector<JobTable::JobEffect>& keeps, uint64_t ticke
     if (keep.progress.phase == JobPhase::kEnded) {
       change.forget_after = 2 * keep.progress.settings->close_timeout;
     }
+    if (keep.is_dropped) change.forget_after = absl::ZeroDuration();
     changes.push_back(std::move(change));
   }
   keeper_->Keep(std::move(changes), ticket);

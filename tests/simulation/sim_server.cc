@@ -195,6 +195,10 @@ void SimCluster::CommitInFlight() {
   terms_.is_torn = false;
   for (const auto& effect : std::exchange(in_flight_, {})) {
     const auto& keep = std::get<rendezvous::KeepJob>(effect.effect);
+    if (keep.is_dropped) {
+      disk_.erase({effect.job, keep.instance});
+      continue;
+    }
     rendezvous::KeptJob& job = disk_[{effect.job, keep.instance}];
     job.key = effect.job;
     job.instance = keep.instance;

@@ -25,9 +25,9 @@ class RestoreTest : public testing::Test {
     for (KeptJob& job : jobs) {
       if (!knows_all) SkipLostRounds(job.record);
     }
-    table_.emplace(JobTableOptions{.term = ServerTerm(term_),
-                                   .keeps_records = true,
-                                   .first_term = ServerTerm(knows_all ? 1 : term_)});
+    if (!knows_all) first_term_ = ServerTerm(term_);
+    table_.emplace(JobTableOptions{
+        .term = ServerTerm(term_), .keeps_records = true, .first_term = first_term_});
     table_->Restore(std::move(jobs), now_);
   }
   // The server dies `seconds` before it is there again, with what it has kept.
@@ -72,6 +72,10 @@ class RestoreTest : public testing::Test {
     return newest;
   }
   void Keep(const KeepJob& keep) {
+    if (keep.is_dropped) {
+      kept_.erase(keep.instance);
+      return;
+    }
     KeptJob& job = kept_[keep.instance];
     job.key = kJob;
     job.instance = keep.instance;
@@ -93,6 +97,7 @@ class RestoreTest : public testing::Test {
   std::optional<JobTable> table_;
   MonoTime now_ = At(1000);
   int64_t term_ = 0;
+  ServerTerm first_term_{1};
   absl::btree_map<int, AgentReport> agents_;
   absl::btree_map<Instance, KeptJob> kept_;
 };
@@ -155,13 +160,15 @@ class LackingRestoreTest : public RestoreTest {
   void ForgetRoundOne() {
     settings_ = Settings(1, 2, 1);
     RunWith(2);
-    const std::vector<KeptJob> before = Kept();
+    const absl::btree_map<Instance, KeptJob> before = kept_;
     Fail(1);
     Agent(1).failures.clear();
     RunWith(2);
     ASSERT_EQ(State().round, Round(1));
     now_ = now_ + absl::Seconds(5);
-    StartServer(before, /*knows_all=*/false);
+    kept_ = before;
+    StartServer(Kept(), /*knows_all=*/false);
+    for (auto& [unused, job] : kept_) SkipLostRounds(job.record);
   }
 };
 
@@ -192,22 +199,42 @@ TEST_F(LackingRestoreTest, ItsNumberIsNotUsedAgain) {
 // The next life of the server forms a round, and its record is lost, too.
 TEST_F(LackingRestoreTest, NorIsThatOfARoundThatTheNextLifeLacks) {
   ForgetRoundOne();
-  std::vector<KeptJob> before = Kept();
-  ASSERT_EQ(before.size(), 1u);
-  static_cast<JobRecord&>(before[0].record) = State();
   std::vector<Round> rounds;
   for (int life = 0; life < 3; ++life) {
+    const absl::btree_map<Instance, KeptJob> before = kept_;
     while (State().members != std::vector<Incarnation>{Incarnation(3 + life)}) {
       now_ = now_ + absl::Seconds(2);
       Say(3 + life, AgentPhase::kJoining);
     }
     rounds.push_back(State().round);
-    StartServer(before, /*knows_all=*/false);
-    static_cast<JobRecord&>(before[0].record) = State();
+    kept_ = before;
+    StartServer(Kept(), /*knows_all=*/false);
+    for (auto& [unused, job] : kept_) SkipLostRounds(job.record);
   }
   EXPECT_LT(rounds[0], rounds[1]);
   EXPECT_LT(rounds[1], rounds[2]);
   EXPECT_LT(rounds[2], Round(400)) << "people read them";
+}
+
+// The next life would begin the old round once more, for members that join.
+TEST_F(LackingRestoreTest, TheRecordOfItsJobIsDroppedForTheNextLifeToo) {
+  ForgetRoundOne();
+  const Directive directive = Say(1, AgentPhase::kFailed);
+  ASSERT_TRUE(std::holds_alternative<Refuse>(directive.body)) << ToString(directive.body);
+  ASSERT_TRUE(absl::IsAborted(std::get<Refuse>(directive.body).status));
+  EXPECT_THAT(Kept(), IsEmpty());
+  Restart();
+  Agent(1).instance = Instance();
+  Agent(1).round = kNoRound;
+  EXPECT_TRUE(std::holds_alternative<Wait>(Say(1, AgentPhase::kJoining).body));
+}
+
+TEST_F(LackingRestoreTest, AnAgentThatSpeaksOfANumberThatNoneHadIsNotBelieved) {
+  ForgetRoundOne();
+  Agent(1).round = State().first_unused;
+  Say(1, AgentPhase::kRunning);
+  ASSERT_NE(table_->FindState(kJob), nullptr);
+  EXPECT_EQ(State().round, Round(0));
 }
 
 TEST_F(LackingRestoreTest, LaterRoundsFollowOneByOne) {

@@ -103,6 +103,19 @@ TEST_F(StateFileTest, ForgetsAnInstanceThatHasEndedAfterItsTime) {
   EXPECT_THAT(Contents(kToday + 60000).jobs, SizeIs(0));
 }
 
+TEST_F(StateFileTest, ForgetsAnInstanceThatIsDroppedAtOnce) {
+  KeptChange dropped = Change(Running());
+  dropped.forget_after = absl::ZeroDuration();
+  {
+    auto file = Open();
+    ASSERT_TRUE(file.ok()) << file.status();
+    EXPECT_EQ((*file)->Write({Change(Running())}, kToday), absl::OkStatus());
+    EXPECT_EQ((*file)->Write({dropped}, kToday), absl::OkStatus());
+  }
+  // It does not come back if the clock goes back.
+  EXPECT_THAT(Contents(kToday - 60000).jobs, SizeIs(0));
+}
+
 TEST_F(StateFileTest, IsReadByItsOwnerAlone) {
   ASSERT_TRUE(Open().ok());
   struct stat about {};
