@@ -38,7 +38,6 @@ void OrphanRounds::Start(const AgentReport& report, MonoTime now) {
   orphan_timeout_ = report.settings.orphan_timeout;
   first_seen_ = now;
   members_.clear();
-  newcomers_.clear();
   outcome_.reset();
   succeeded_.clear();
   over_.clear();

@@ -408,6 +408,24 @@ TEST_F(ForgetfulServerTest, NeitherIsItAfterALaterRoundWithoutARecord) {
   EXPECT_EQ(JoiningStill(9, begun).body, end.body) << "as it was told before";
 }
 
+// It has waited for the round before, whose member 1 had not heard that it was over.
+TEST_F(ForgetfulServerTest, TellsANewcomerThatWaitedHowALaterRoundEnded) {
+  Running(1);
+  EXPECT_TRUE(std::holds_alternative<Wait>(Joining(9).body));
+  Answer(2, {.sequence = ++sequence_,
+             .phase = AgentPhase::kStopped,
+             .round = Round(5),
+             .instance = FirstInstanceOf(ServerTerm(1)),
+             .num_nodes = 3,
+             .past = {.restarts_used = 1},
+             .node = Describe("node2"),
+             .settings = Settings(3, 3, 1),
+             .failures = {{.exit_code = 7}}});
+  const Directive end = Joining(9);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(end.body)) << ToString(end.body);
+  EXPECT_EQ(std::get<EndJob>(end.body).outcome.exit_code, 7);
+}
+
 TEST_F(ForgetfulServerTest, EndsThoseThatSucceededWith75WhenTheOthersNeverCome) {
   for (int seconds = 0; seconds < 600; seconds += 2) {
     Running(1, AgentPhase::kSucceeded);
