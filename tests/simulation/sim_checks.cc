@@ -258,6 +258,9 @@ void SimCluster::Observe(const rendezvous::JobTable::JobEffect& effect) {
     fates_[job].causes.newest = std::max(fates_[job].causes.newest, send->directive.instance);
     const rendezvous::JobState* state = table_->FindState(effect.job);
     const bool ends = std::holds_alternative<EndJob>(send->directive.body);
+    if (ends && send->to == HostileOf(job)) {
+      fates_[job].causes.ends_told_to_hostile.push_back(schedule_.now());
+    }
     if (ends && state != nullptr && state->drained.contains(send->to)) {
       drained_ends_[send->to].insert(rendezvous::EndOfDrained(*state, send->to).outcome.reason);
     }

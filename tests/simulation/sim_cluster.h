@@ -226,6 +226,7 @@ class SimCluster {
     int hostile_restarts = 0;    // the most that it has claimed that were used
     RoundId hostile_round;       // the newest that it has claimed to be in
     bool may_end_apart = false;  // in a round too few nodes reached all others
+    std::vector<MonoTime> ends_told_to_hostile;
     // What the server hears of a hostile member at this instant.
     const AgentReport* foreign = nullptr;
   };

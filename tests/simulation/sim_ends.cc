@@ -285,6 +285,14 @@ void SimCluster::ObserveRefusal(const Node& node, const Directive& directive,
     }
     return refuse("no instance of the job has just ended");
   }
+  // An instance without a round ends with the round for which it was put off: one that a hostile
+  // member has claimed, and of whose end it alone may have been told.
+  const auto is_past = [&](MonoTime at) {
+    return schedule_.now() - at >= known_for && !WasWellAfter(node, at + kWellFor);
+  };
+  const auto& ends = causes.ends_told_to_hostile;
+  const bool has_had_round = !RoundsOf(node.job, instance).empty();
+  if (!has_had_round && std::any_of(ends.begin(), ends.end(), is_past)) return;
   const auto ended = causes.ended.find(instance);
   if (ended == causes.ended.end()) return refuse("the instance that it knows has not ended");
   if (schedule_.now() - ended->second < known_for) return refuse("the job has ended just now");
