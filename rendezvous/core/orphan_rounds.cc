@@ -40,6 +40,7 @@ void OrphanRounds::Start(const AgentReport& report, MonoTime now) {
   members_.clear();
   outcome_.reset();
   succeeded_.clear();
+  succeeded_by_size_.clear();
   over_.clear();
 }
 
@@ -85,7 +86,10 @@ OrphanRounds::Answer OrphanRounds::Decide(const std::string& name, Incarnation f
   member.heard = now;
   if (report.phase == AgentPhase::kSucceeded) {
     member.succeeded = true;
-    succeeded_.insert(from);
+    // Other sizes than invariant R3 allows are lies.
+    const int size =
+        std::max(report.settings.min_nodes, std::min(report.num_nodes, report.settings.max_nodes));
+    if (succeeded_.insert(from).second) ++succeeded_by_size_[size];
   }
   if (HaveAllSucceeded()) {
     return {.body = EndJob{{.exit_code = 0, .reason = "every worker ended with exit code 0"}},
@@ -134,7 +138,8 @@ OrphanRounds::Answer OrphanRounds::Decide(const std::string& name, Incarnation f
 }
 
 bool OrphanRounds::HaveAllSucceeded() const {
-  return num_nodes_ > 0 && static_cast<int>(succeeded_.size()) >= num_nodes_;
+  return std::any_of(succeeded_by_size_.begin(), succeeded_by_size_.end(),
+                     [](const auto& entry) { return entry.second >= entry.first; });
 }
 
 bool OrphanRounds::IsAnyRunning(MonoTime now) const {

@@ -94,6 +94,8 @@ class OrphanRounds {
   MonoTime last_heard_;
   absl::btree_map<Incarnation, Member> members_;
   absl::btree_set<Incarnation> succeeded_;  // also of those that have left since
+  // How many of them say which number of nodes of the round: that of one may be a lie.
+  absl::btree_map<int, int> succeeded_by_size_;
   absl::btree_set<Incarnation> newcomers_;
   std::optional<JobOutcome> outcome_;
   Begun put_off_;

@@ -1,5 +1,6 @@
 #include "rendezvous/core/job_table.h"
 
+#include <algorithm>
 #include <csignal>
 
 #include "gmock/gmock.h"
@@ -305,6 +306,33 @@ TEST_F(ForgetfulServerTest, EndsTheJobWhenAllMembersHaveSucceeded) {
   ASSERT_TRUE(std::holds_alternative<EndJob>(directive.body));
   EXPECT_EQ(std::get<EndJob>(directive.body).outcome.exit_code, 0);
   EXPECT_TRUE(std::holds_alternative<EndJob>(Running(1, AgentPhase::kSucceeded).body));
+}
+
+// One of them lies, and is heard first.
+TEST_F(ForgetfulServerTest, BelievesOfASizeOfTheRoundAsManyAsItHas) {
+  for (const int lie : {-1, 0, 2, 4, 1000}) {
+    JobTable table({.term = ServerTerm(2)});
+    const auto say = [&](uint64_t from, AgentPhase phase, int num_nodes) {
+      const AgentReport report{.sequence = ++sequence_,
+                               .phase = phase,
+                               .round = Round(4),
+                               .instance = FirstInstanceOf(ServerTerm(1)),
+                               .num_nodes = num_nodes,
+                               .node = Describe("node" + std::to_string(from)),
+                               .settings = Settings(2, 4, 1)};
+      return table.OnReport(kJob, Incarnation(from), report, now_);
+    };
+    const auto has_ended = [](const std::vector<JobTable::JobEffect>& effects) {
+      return std::any_of(effects.begin(), effects.end(), [](const auto& effect) {
+        const auto* send = std::get_if<SendDirective>(&effect.effect);
+        return send != nullptr && std::holds_alternative<EndJob>(send->directive.body);
+      });
+    };
+    EXPECT_FALSE(has_ended(say(9, AgentPhase::kSucceeded, lie))) << lie;
+    EXPECT_FALSE(has_ended(say(1, AgentPhase::kSucceeded, 3))) << lie;
+    EXPECT_FALSE(has_ended(say(2, AgentPhase::kSucceeded, 3))) << lie;
+    EXPECT_TRUE(has_ended(say(3, AgentPhase::kSucceeded, 3))) << lie;
+  }
 }
 
 TEST_F(ForgetfulServerTest, BeginsNoRoundBeforeThoseItToldToJoinAnewHaveStopped) {
