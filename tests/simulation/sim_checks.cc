@@ -181,7 +181,7 @@ void SimCluster::CheckLosses(int job) {
     const AgentReport* const foreign = fates_[job].causes.foreign;
     const bool is_taken_for_it = foreign != nullptr && foreign->node.name == name &&
                                  foreign->node.address == absl::StrCat("address-of-", name);
-    if (!node.is_connected && is_taken_for_it) continue;
+    if (node.is_away && is_taken_for_it) continue;
     Fail(absl::StrCat("C14: ", name, " is lost, and was heard ", absl::FormatDuration(silence),
                       " ago"));
   }

@@ -195,6 +195,8 @@ class SimCluster {
     MonoTime cut_down_until;
     // When the present life of the server last heard it, by that server's clock.
     std::optional<MonoTime> heard_at;
+    // Its stream to this life of the server has broken, or not begun, and it was not heard since.
+    bool is_away = false;
     uint64_t heard_sequence = 0;
     bool has_lapsed = false;                           // its lease, while it ran its round
     agent::NodePhase phase = agent::NodePhase::kIdle;  // as traced

@@ -56,13 +56,16 @@ void SimCluster::NoteHeard(Node& node, uint64_t sequence) {
   if (!node.heard_at && is_unknown) node.has_lapsed = true;
   if (node.heard_at && ServerNow() - *node.heard_at >= lease.duration) node.has_lapsed = true;
   node.heard_at = ServerNow();
+  node.is_away = false;
 }
 
 void SimCluster::TellDisconnect(Incarnation id, int stream) {
   schedule_.After(random_.Exponential(plan_.delay_mean), [this, id, stream, life = server_life_] {
     if (nodes_.at(id).stream != stream || life != server_life_) return;
-    AtServer(
-        [this, id] { return table_->OnDisconnect(KeyOf(nodes_.at(id).job), id, ServerNow()); });
+    AtServer([this, id] {
+      nodes_.at(id).is_away = true;
+      return table_->OnDisconnect(KeyOf(nodes_.at(id).job), id, ServerNow());
+    });
   });
 }
 

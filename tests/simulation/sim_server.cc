@@ -50,7 +50,10 @@ void SimCluster::StartServer() {
   }
   if (plan_.is_durable) Write(std::move(skipped), gate_.Hold());
   table_->Restore(std::move(kept), ServerNow());
-  for (auto& [unused, node] : nodes_) node.heard_at.reset();
+  for (auto& [unused, node] : nodes_) {
+    node.heard_at.reset();
+    node.is_away = true;
+  }
   for (int job = 0; job < static_cast<int>(fates_.size()); ++job) {
     const rendezvous::JobState* state = table_->FindState(KeyOf(job));
     fates_[job].newest_round = fates_[job].newest_told;
