@@ -27,6 +27,11 @@ bool HasBeenTold(const JobState& state) {
   });
 }
 
+absl::Status NotKnown(const JobKey& key) {
+  return absl::AbortedError(
+      absl::StrCat("job '", key.run_id, "' is not known to this server. Join again"));
+}
+
 StoreReply RefuseStoreRequest(const StoreRequest& request, std::string why) {
   return {.request_id = request.request_id, .status = absl::AbortedError(why)};
 }
@@ -180,6 +185,10 @@ DirectiveBody JobTable::AnswerOtherInstance(const JobKey& key, Incarnation from,
         "job '", key.run_id, "' was put off while workers of an earlier round run, and ",
         report.node.name, " reports that it has begun. Join again"))};
   }
+  // Numbers of this life are not those of an earlier one's.
+  const bool is_not_begun =
+      report.instance >= next_instance_ && report.instance < FirstInstanceOf(options_.term.Next());
+  if (is_not_begun) return Refuse{NotKnown(key)};
   // The instance is of an earlier life: one that had no round yet was not kept.
   const bool had_no_round =
       report.instance < FirstInstanceOf(options_.term) && report.round == kNoRound;
@@ -259,10 +268,7 @@ absl::Status JobTable::CheckServes(const JobKey& key) const {
 }
 
 absl::Status JobTable::Begin(const JobKey& key, const AgentReport& report, MonoTime now) {
-  if (report.phase != AgentPhase::kJoining) {
-    return absl::AbortedError(
-        absl::StrCat("job '", key.run_id, "' is not known to this server. Join again"));
-  }
+  if (report.phase != AgentPhase::kJoining) return NotKnown(key);
   if (jobs_.size() >= static_cast<size_t>(options_.max_jobs)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("this server has its ", options_.max_jobs,

@@ -309,6 +309,26 @@ TEST_F(ForgetfulServerTest, EndsTheJobWhenAllMembersHaveSucceeded) {
 }
 
 // One of them lies, and is heard first.
+// It would be begun later, by others, and have ended already.
+TEST_F(ForgetfulServerTest, BelievesNobodyThatAnInstanceWhichItHasNotBegunHasARound) {
+  const Instance next = FirstInstanceOf(ServerTerm(2));
+  AgentReport lie{.sequence = ++sequence_,
+                  .phase = AgentPhase::kStopped,
+                  .round = Round(0),
+                  .instance = next,
+                  .num_nodes = 1,
+                  .past = {.restarts_used = 1},
+                  .node = Describe("node1"),
+                  .settings = Settings(1, 1, 1),
+                  .failures = {{.exit_code = 7}}};
+  EXPECT_TRUE(IsToldToJoinAnew(Answer(1, lie)));
+  EXPECT_EQ(Joining(9).instance, next);
+  const Directive end = Report(kJob, 9, AgentPhase::kSucceeded, Round(0), next);
+  ASSERT_TRUE(std::holds_alternative<EndJob>(end.body)) << ToString(end.body);
+  EXPECT_TRUE(std::holds_alternative<RunRound>(Joining(10).body));
+  EXPECT_EQ(Report(kJob, 9, AgentPhase::kSucceeded, Round(0), next).body, end.body);
+}
+
 TEST_F(ForgetfulServerTest, BelievesOfASizeOfTheRoundAsManyAsItHas) {
   for (const int lie : {-1, 0, 2, 4, 1000}) {
     JobTable table({.term = ServerTerm(2)});
