@@ -21,6 +21,14 @@ void RefuseShapes(Tape& tape, absl::string_view what, const Shapes&... shapes) {
   tape.Refuse(absl::StrCat(text, " do not fit"));
 }
 
+// Refuses factors of different types: "Times: bf16 and f32 are different types; ...".
+bool AreOfOneType(Tape& tape, absl::string_view what, const Tensor& a, const Tensor& b) {
+  if (a.empty() || b.empty() || a.dtype() == b.dtype()) return true;
+  tape.Refuse(absl::StrCat(what, ": ", ToString(a.dtype()), " and ", ToString(b.dtype()),
+                           " are different types; convert one of them by Cast"));
+  return false;
+}
+
 bool AreRowsByMatrix(const Shape& x, const Shape& w) { return x.rank() > 0 && w.rank() == 2; }
 
 }  // namespace
@@ -33,6 +41,7 @@ void Multiply(Tape& tape, const Product& product, const Tensor& a, const Tensor&
         tape, absl::StrCat("Multiply with m ", product.m, ", n ", product.n, ", k ", product.k),
         a.shape(), b.shape(), c.shape());
   }
+  if (!AreOfOneType(tape, "Multiply", a, b)) return;
   tape.operations(c.dtype()).multiply(tape.queue(), product, a, b, c);
 }
 
@@ -41,6 +50,7 @@ Tensor TimesTransposed(Tape& tape, const Tensor& x, const Tensor& w) {
     RefuseShapes(tape, "TimesTransposed", x.shape(), w.shape());
     return {};
   }
+  if (!AreOfOneType(tape, "TimesTransposed", x, w)) return {};
   const Tensor y = tape.pool().Allocate(x.dtype(), WithLast(x.shape(), w.shape()[0]));
   ProductWithTransposed(tape, x, w, y);
   return y;
@@ -51,6 +61,7 @@ Tensor Times(Tape& tape, const Tensor& x, const Tensor& w) {
     RefuseShapes(tape, "Times", x.shape(), w.shape());
     return {};
   }
+  if (!AreOfOneType(tape, "Times", x, w)) return {};
   const Tensor y = tape.pool().Allocate(x.dtype(), WithLast(x.shape(), w.shape()[1]));
   ProductWith(tape, x, w, y, /*accumulate=*/false);
   return y;
@@ -63,6 +74,7 @@ void AddProductGradient(Tape& tape, Parameter& weight, const Tensor& dy, const T
     return RefuseShapes(tape, absl::StrCat("AddProductGradient to ", weight.name()), weight.shape(),
                         dy.shape(), x.shape());
   }
+  if (!AreOfOneType(tape, absl::StrCat("AddProductGradient to ", weight.name()), dy, x)) return;
   AddWeightGradient(tape, weight, dy, x);
 }
 
@@ -84,6 +96,7 @@ void AddTensors(Tape& tape, const Tensor& a, const Tensor& b, const Tensor& out)
   if (a.num_elements() != out.num_elements() || b.num_elements() != out.num_elements()) {
     return RefuseShapes(tape, "AddTensors", a.shape(), b.shape(), out.shape());
   }
+  if (!AreOfOneType(tape, "AddTensors", a, b)) return;
   tape.operations(out.dtype()).add(tape.queue(), a, b, out);
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -106,6 +107,29 @@ TEST(Cast, FromF64IsRefusedInASentence) {
   EXPECT_TRUE(Cast(tape, pool.Allocate(DType::kF64, {3}), DType::kF32).empty());
   EXPECT_THAT(tape.status(), StatusIs(absl::StatusCode::kInvalidArgument,
                                       "Cast: from f64 to f32; expected f32 and bf16 or f16"));
+}
+
+TEST(Arithmetic, OfDifferentTypesIsRefusedInASentence) {
+  TensorPool pool;
+  const Tensor x = pool.Allocate(DType::kF32, {3, 4});
+  const Tensor w = pool.Allocate(DType::kBf16, {4, 4});
+  const auto refusal = [&](const std::function<void(Tape&)>& compute) {
+    Tape tape(pool);
+    compute(tape);
+    return std::string(tape.status().message());
+  };
+  const std::string types = ": f32 and bf16 are different types; convert one of them by Cast";
+  EXPECT_EQ(refusal([&](Tape& tape) { EXPECT_TRUE(Times(tape, x, w).empty()); }), "Times" + types);
+  EXPECT_EQ(refusal([&](Tape& tape) { EXPECT_TRUE(TimesTransposed(tape, x, w).empty()); }),
+            "TimesTransposed" + types);
+  EXPECT_EQ(refusal([&](Tape& tape) { Multiply(tape, {.m = 3, .n = 4, .k = 4}, x, w, x); }),
+            "Multiply" + types);
+  const Tensor y = pool.Allocate(DType::kBf16, {3, 4});
+  EXPECT_EQ(refusal([&](Tape& tape) { AddTensors(tape, x, y, x); }), "AddTensors" + types);
+  ParameterStore store;
+  Parameter& weight = store.Declare({.name = "w", .shape = {4, 4}});
+  EXPECT_EQ(refusal([&](Tape& tape) { AddProductGradient(tape, weight, x, y); }),
+            "AddProductGradient to w" + types);
 }
 
 TEST(OwnOperation, LearnsBesideAFrozenLayerAndInARecomputedRegion) {
