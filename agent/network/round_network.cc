@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <set>
-#include <string>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -289,10 +287,8 @@ void RoundNetwork::OnJudgement(const RoundJudgement& judgement) {
 }
 
 void RoundNetwork::NoteFaults(const std::vector<std::string>& faults) {
-  // A network of a thousand nodes that is down has thousands.
-  std::set<std::string> known(faults_.begin(), faults_.end());
   for (const std::string& fault : faults) {
-    if (known.insert(fault).second) faults_.push_back(fault);
+    if (!absl::c_linear_search(faults_, fault)) faults_.push_back(fault);
   }
 }
 
