@@ -10,6 +10,8 @@ namespace muster::agent {
 namespace {
 
 constexpr absl::Duration kNamedWithin = absl::Seconds(1);
+// A deadline that comes later than this was missed by this process itself.
+constexpr absl::Duration kPunctual = absl::Seconds(1);
 
 // A signal by which a program ends itself, not us.
 bool IsCrash(int signal) {
@@ -74,6 +76,11 @@ void StopLadder::StartAgain(Turn& turn) {
 
 bool StopLadder::Climb(WorkerGroup& workers, Turn& turn) {
   const AgentCoreOptions& options = turn.options;
+  const bool gives_up = rung_ == Rung::kKilled || rung_ == Rung::kSweepKilled;
+  if (gives_up && turn.now - rung_deadline_ > kPunctual) {
+    rung_deadline_ = turn.now + kPunctual;
+    return false;
+  }
   switch (rung_) {
     case Rung::kSignalled:
       if (turn.now < grace_deadline_ && workers.GiveUpSlow(turn)) {

@@ -61,7 +61,9 @@ class StopLadder {
   // The deadline of a rung has come. True: the ground is reached.
   //
   // One deadline, one rung: nothing here waits, and each rung leads to a later one, so a stop ends
-  // after the sum of its deadlines even if no process ever does.
+  // after the sum of its deadlines even if no process ever does. This process may itself not have
+  // run (a suspended machine): what would be given up more than a second too late is given another,
+  // in which the ends of that time are told.
   bool Climb(WorkerGroup& workers, Turn& turn);
   // The workers have ended; what they started may not have. After a success it may finish in its
   // own time, and is named once. After anything else, or in haste, it is stopped: its output and

@@ -61,6 +61,24 @@ TEST_F(StopLadderTest, LeadsFromTheSignalToTheGroundWhateverNeverEnds) {
   EXPECT_EQ(now() - start, options_.settings.shutdown_timeout + 2 * options_.unkillable_timeout);
 }
 
+// A machine that was suspended tells the deadline before the ends of its processes.
+TEST_F(StopLadderTest, GivesNothingUpWhileItsOwnProcessDidNotRun) {
+  Start(After::kJoin);
+  EXPECT_FALSE(Climb());
+  Effects();
+  turn_.now = ladder_.deadline() + absl::Seconds(20);
+  EXPECT_FALSE(ladder_.Climb(workers_, turn_));
+  EXPECT_THAT(Effects(), IsEmpty());
+  EXPECT_EQ(ladder_.deadline(), now() + absl::Seconds(1));
+  EXPECT_TRUE(ladder_.awaits_workers());
+  EXPECT_FALSE(Climb());
+  EXPECT_THAT(Effects(), ElementsAre(HasSubstr("pid 700, 701 on node1 did not end"),
+                                     "sweep_descendants SIGKILL"));
+  Pass(absl::Minutes(1));
+  EXPECT_FALSE(ladder_.Climb(workers_, turn_));
+  EXPECT_THAT(Effects(), IsEmpty());
+}
+
 TEST_F(StopLadderTest, SweepsWhatIsLeftAfterAFailureBySigtermThenBySigkill) {
   Start(After::kAsk);
   workers_.NoteEndOfAll();
