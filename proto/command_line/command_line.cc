@@ -308,7 +308,8 @@ absl::Status InWordsOf(const Grammar& grammar, const CommandLine& line,
   for (const Option& option : grammar.options) {
     if (option.field.empty()) continue;
     const bool is_field = absl::StartsWith(text, absl::StrCat(option.field, " must ")) ||
-                          absl::StartsWith(text, absl::StrCat(option.field, " is "));
+                          absl::StartsWith(text, absl::StrCat(option.field, " is ")) ||
+                          absl::StartsWith(text, absl::StrCat(option.field, ": "));
     if (is_field && (of_field == nullptr || line.Find(option.name) != nullptr)) of_field = &option;
   }
   if (of_field != nullptr) {

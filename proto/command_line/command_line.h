@@ -94,8 +94,9 @@ absl::Status ReadValues(const Grammar& grammar, const CommandLine& line);
 std::string TextOfCommonValues(const Grammar& grammar, const CommandLine& line);
 
 // `status` of a check of finished values, in the words of the command line. A message that begins
-// with a row's field ("learning_rate.peak must be ...") begins with its option; one that begins
-// with an option ("--max_restarts=-1: ...") whose value came out of a variable names that too.
+// with a row's field ("learning_rate.peak must be ...", "unit_costs: ...") begins with its option;
+// one that begins with an option ("--max_restarts=-1: ...") whose value came out of a variable
+// names that too.
 absl::Status InWordsOf(const Grammar& grammar, const CommandLine& line, const absl::Status& status);
 
 // "--source=value: why", with the code of `why`; OK stays OK.

@@ -112,6 +112,8 @@ TEST(PlanCommand, CutsTheModelIntoStages) {
                                    ContainsRegex("wait .* % of a step, by --unit_costs"),
                                    ContainsRegex("stage 1, .* to head .*[0-9] % of the time"))));
   }
+  ExpectRefused({"--world_size=2", "--stages=2", "--accumulation=4", "--unit_costs", "h.*:1"},
+                "--unit_costs: no cost for unit embedding; add embedding:COST");
   ExpectRefused({"--world_size=2", "--stages=2", "--accumulation=4", "--unit_costs=measured"},
                 "nothing is run here; give the costs that muster-train prints");
   ExpectRefused(

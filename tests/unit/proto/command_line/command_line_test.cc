@@ -235,6 +235,8 @@ TEST(InWordsOf, NamesTheOptionOfAField) {
             "--machines must be 1 or more, not 0");
   EXPECT_EQ(InWordsOf(grammar, Taken({"x"}), status).message(),
             "--num_nodes must be 1 or more, not 0");
+  EXPECT_EQ(InWordsOf(grammar, Taken({"x"}), absl::InvalidArgumentError("nodes: none")).message(),
+            "--num_nodes: none");
   EXPECT_TRUE(InWordsOf(grammar, Taken({"x"}), absl::OkStatus()).ok());
 }
 
