@@ -30,9 +30,9 @@ Activation LowRank::Forward(Tape& tape, const Activation& x) const {
   };
   // x is kept in its own type, which may be half as long as theirs.
   const auto weights = [&down = down_, &up = up_, h, x = x.value](Tape& on, const Tensor& dy) {
-    const Tensor wide_dy = Cast(on, dy, up.dtype());
-    AddProductGradient(on, up, wide_dy, h);
-    AddProductGradient(on, down, Times(on, wide_dy, up.value()), Cast(on, x, down.dtype()));
+    const Tensor own_dy = Cast(on, dy, up.dtype());
+    AddProductGradient(on, up, own_dy, h);
+    AddProductGradient(on, down, Times(on, own_dy, up.value()), Cast(on, x, down.dtype()));
   };
   return tape.Record(Cast(tape, y, x.value.dtype()), {&down_, &up_}, inputs, weights);
 }

@@ -745,8 +745,7 @@ absl::Status FinishPlanOptions(PlanOptions& options) {
   }
   MUSTER_RETURN_IF_ERROR(CheckAdaptersType(options));
   absl::Status status = options.plan.Validate();
-  if (status.ok())
-    status = CheckRounding(options.plan, options.adapters.dtype.value_or(options.dtype));
+  if (status.ok()) status = CheckRounding(options.plan, options.adapters_dtype());
   if (!status.ok()) {
     return absl::Status(status.code(), absl::StripPrefix(status.message(), "plan: "));
   }

@@ -44,6 +44,7 @@ struct PlanOptions {
   std::string device = "cpu";  // or "cuda"
   CudaAttention cuda_attention = CudaAttention::kAuto;
 
+  DType adapters_dtype() const { return adapters.dtype.value_or(dtype); }
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
 

@@ -81,8 +81,7 @@ void AppendModel(const PlanPageInput& input, std::string& page) {
     for (const ParameterInfo& parameter : input.parameters) learned += parameter.num_learned();
     Line(page, "adapters",
          absl::StrCat("of rank ", options.adapters.rank, " beside ", options.adapters.beside, ": ",
-                      Grouped(learned), " parameters in ",
-                      ToString(options.adapters.dtype.value_or(options.dtype)),
+                      Grouped(learned), " parameters in ", ToString(options.adapters_dtype()),
                       ", which learn alone"));
   }
   Line(page, "work per token", Flops(FlopsPerTokenOf(options)));

@@ -379,9 +379,8 @@ std::map<std::string, std::string> Trainer::Metadata() const {
       {"data", so_far_.data.tokens->Describe()}};
   if (!so_far_.data.sha256.empty()) metadata["data_sha256"] = so_far_.data.sha256;
   if (!base_.empty()) metadata[kBase] = base_;
-  const GptAdapters& adapters = options_.plan.adapters;
-  if (adapters.rank > 0) {
-    metadata["lora_dtype"] = std::string(ToString(adapters.dtype.value_or(options_.plan.dtype)));
+  if (options_.plan.adapters.rank > 0) {
+    metadata["lora_dtype"] = std::string(ToString(options_.plan.adapters_dtype()));
   }
   return metadata;
 }
@@ -414,10 +413,10 @@ std::string Trainer::DescribeAdapters() const {
   for (const auto& parameter : store_->parameters()) {
     if (!parameter->frozen()) learned += parameter->num_elements();
   }
-  return absl::StrCat(
-      "rank ", adapters.rank, " beside ", adapters.beside, ": ", ShortCount(learned),
-      " parameters in ", ToString(adapters.dtype.value_or(options_.plan.dtype)),
-      " learn; the model beneath is ", options_.base.empty() ? base_ : options_.base);
+  return absl::StrCat("rank ", adapters.rank, " beside ", adapters.beside, ": ",
+                      ShortCount(learned), " parameters in ",
+                      ToString(options_.plan.adapters_dtype()), " learn; the model beneath is ",
+                      options_.base.empty() ? base_ : options_.base);
 }
 
 void Trainer::PrintStart() const {

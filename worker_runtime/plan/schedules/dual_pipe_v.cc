@@ -33,7 +33,8 @@ absl::StatusOr<Schedule> DualPipeV(const ScheduleShape& shape) {
       passes.Forward(kUp);
       passes.Backward(kDown);
     });
-    // From the middle of what is left on, gradients of weights fill the time in which ranks wait.
+    // Gradients of weights wait from the middle of what is left on, to fill the time in which ranks
+    // would.
     std::deque<Way> pending;
     for (int i = 0; i < 2 * upto; ++i) {
       const Way way = i % 2 == 0 ? kUp : kDown;

@@ -112,6 +112,16 @@ TEST(AdaptersOfF32, HaveTheBitsOfOneProcessAndThePlannedMemoryUnderEveryPlan) {
   }
 }
 
+TEST(AdaptersOf16Bits, HaveTheBitsOfOneProcessBesideAModelOfF32) {
+  const Setting one = {.model = DType::kF32, .adapters = DType::kBf16};
+  for (const char* preset : {"zero-2", "full-shard"}) {
+    Setting setting = one;
+    setting.preset = preset;
+    setting.replicas = 2;
+    EXPECT_EQ(Trained(setting).hash, Trained(one).hash) << preset;
+  }
+}
+
 TEST(AdaptersOfF32, HaveTheBitsOfOneProcessInTheStagesOfAPipeline) {
   const Outcome one = Trained({});
   for (const char* preset : {"ddp", "zero-2", "full-shard"}) {
