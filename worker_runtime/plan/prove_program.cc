@@ -292,6 +292,25 @@ int64_t SentBy(const Action& action, const Program& program) {
   return SentBytes(exchange->collective, exchange->bytes, n, has_roots ? num_roots : 1);
 }
 
+// The place in the order at which each action begins at the earliest. What is received waits for
+// nothing but what is sent, received or reduced before it, so it comes while a stage computes what
+// has nothing to send.
+//
+// Shape: [actions]
+std::vector<int> BeginsOf(const Program& program) {
+  std::vector<int> begins;
+  int last_launch = 0;
+  for (int i = 0; i < static_cast<int>(program.actions.size()); ++i) {
+    const Action& action = program.actions[i];
+    const auto* const transfer = action.If<Transfer>();
+    const bool may_be_early = transfer != nullptr && !transfer->is_send && action.after.empty();
+    begins.push_back(may_be_early ? last_launch : i);
+    const Lane lane = LaneOf(action.kind());
+    if (lane != Lane::kCompute && lane != Lane::kMemory) last_launch = begins.back();
+  }
+  return begins;
+}
+
 }  // namespace
 
 int64_t StepFigures::sent_total() const {
@@ -301,10 +320,16 @@ int64_t StepFigures::sent_total() const {
 StepFigures FiguresOf(const Program& program) {
   StepFigures figures = {.peak = program.held};
   int64_t& activations = At(figures.peak, Arena::kActivations);
+  const std::vector<int> begins_at = BeginsOf(program);
+  std::vector<int64_t> early(program.actions.size());  // [place]: bytes of RECVs that begin there
+  for (size_t i = 0; i < begins_at.size(); ++i) {
+    early[begins_at[i]] += program.actions[i].keeps_bytes;
+  }
   int64_t kept = 0;
-  for (const Action& action : program.actions) {
+  for (size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& action = program.actions[i];
     figures.sent[static_cast<size_t>(action.kind())] += SentBy(action, program);
-    kept += action.keeps_bytes;
+    kept += early[i];
     activations = std::max(activations, kept + action.works_in_bytes);
     kept -= action.frees_bytes;
   }
