@@ -79,7 +79,7 @@ class SleepingModel {
 
   StageOutput Forward(Tape& tape, UnitRange units, Activation x) const {
     for (int u = units.first; u < units.end; ++u) x = ForwardUnit(tape, *weights_[u], x.slot);
-    if (units.end < static_cast<int>(weights_.size())) return {.passed_on = x};
+    if (units.end < static_cast<int>(weights_.size())) return {.passed_on = {x}};
     return {.loss = {.sum = 1, .num_tokens = 1, .output = x}};
   }
 
@@ -135,8 +135,8 @@ absl::StatusOr<Milliseconds> TrainRank(Communicator& world, const Case& of, int 
   plan.stages_per_rank = of.stages_per_rank;
   plan.accumulation = kMicroBatches;
   const UnitModel units = [&](Tape& tape, UnitRange range, const ModelInput&,
-                              const Activation& received) {
-    return model.Forward(tape, range, received);
+                              absl::Span<const Activation> received) {
+    return model.Forward(tape, range, received.empty() ? Activation() : received[0]);
   };
   MUSTER_ASSIGN_OR_RETURN(const auto engine, Engine::Create(world, store, plan, units, kSize));
   const NoText text;

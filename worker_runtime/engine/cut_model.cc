@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/engine/boundary.h"
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/plan/stage_cut.h"
 
@@ -56,8 +57,7 @@ absl::Status CheckBorrowed(const ParameterStore& store, const PipelineCut& cut) 
   return absl::OkStatus();
 }
 
-absl::Status CheckStages(const ParameterStore& store, const PipelineCut& cut,
-                         absl::Span<const UnitUse> units) {
+absl::Status CheckStages(const ParameterStore& store, const PipelineCut& cut) {
   for (int s = 0; s < cut.stages(); ++s) {
     const UnitRange range = UnitsOf(store, cut, s);
     const bool learns = std::any_of(
@@ -68,13 +68,6 @@ absl::Status CheckStages(const ParameterStore& store, const PipelineCut& cut,
     if (!learns) {
       return Refuse(absl::StrCat("stage ", s, ", from unit ", UnitName(store, range.first),
                                  " on, would have nothing to train"));
-    }
-    const Shape& passed_on = units[range.end - 1].passed_on;
-    if (s + 1 < cut.stages() && passed_on != cut.boundary) {
-      return Refuse(absl::StrCat("units ", UnitName(store, cut.first_units[1] - 1), " and ",
-                                 UnitName(store, range.end - 1),
-                                 " pass on activations of different shapes, ",
-                                 cut.boundary.ToString(), " and ", passed_on.ToString()));
     }
   }
   return CheckBorrowed(store, cut);
@@ -97,19 +90,18 @@ absl::StatusOr<std::vector<UnitUse>> UsesOfUnits(ParameterStore& store, const Pl
   std::vector<UnitUse> units(NumUnits(store));
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
     std::set<int> used;
-    const auto run = [&](Tape& tape, const Activation& received) -> absl::Status {
+    const auto run = [&](Tape& tape, absl::Span<const Activation> received) -> absl::Status {
       store.OnUse([&](Parameter& parameter) {
         if (parameter.unit() != u) used.insert(parameter.index());
       });
       MUSTER_ASSIGN_OR_RETURN(StageOutput output, model(tape, {u, u + 1}, sample, received));
       units[u].products = tape.queue().num_flops();
-      if (output.passed_on.value.empty()) return absl::OkStatus();
-      units[u].passed_on = output.passed_on.value.shape();
+      units[u].passed_on = ShapesOf(output.passed_on);
       return absl::OkStatus();
     };
-    const Shape received = u == 0 ? Shape() : units[u - 1].passed_on;
+    const std::vector<Shape> received = u == 0 ? std::vector<Shape>() : units[u - 1].passed_on;
     MUSTER_RETURN_IF_ERROR(RunOnMeta(store, plan, received, run));
-    if (u + 1 < static_cast<int>(units.size()) && units[u].passed_on.rank() == 0) {
+    if (u + 1 < static_cast<int>(units.size()) && units[u].passed_on.empty()) {
       return Refuse(absl::StrCat("unit ", UnitName(store, u), " passes nothing on"));
     }
     for (const int p : used) units[u].of_others.push_back(store.parameters()[p].get());
@@ -133,9 +125,9 @@ absl::StatusOr<PipelineCut> CutModel(ParameterStore& store, const Plan& plan, in
       plan::CostsOfUnits(plan.unit_costs, store.unit_names(), std::move(products)));
   PipelineCut cut = {.first_units = plan::CutIntoStages(costs, stages)};
   cut.borrowed.resize(stages);
-  cut.boundary = units[cut.first_units[1] - 1].passed_on;
   for (int s = 0; s < stages; ++s) {
     const UnitRange range = UnitsOf(store, cut, s);
+    if (s > 0) cut.received.push_back(units[range.first - 1].passed_on);
     std::set<int> borrowed;
     for (int u = range.first; u < range.end; ++u) {
       for (const Parameter* parameter : units[u].of_others) {
@@ -145,7 +137,7 @@ absl::StatusOr<PipelineCut> CutModel(ParameterStore& store, const Plan& plan, in
     }
     for (const int p : borrowed) cut.borrowed[s].push_back(store.parameters()[p].get());
   }
-  MUSTER_RETURN_IF_ERROR(CheckStages(store, cut, units));
+  MUSTER_RETURN_IF_ERROR(CheckStages(store, cut));
   return cut;
 }
 
@@ -156,14 +148,10 @@ absl::StatusOr<std::vector<plan::UseTrace>> RecordStages(ParameterStore& store, 
                                                          const Device& meta) {
   std::vector<plan::UseTrace> traces;
   for (int s = 0; s < cut.stages(); ++s) {
-    const auto run = [&](Tape& tape, const Activation& received) -> absl::StatusOr<Activation> {
-      MUSTER_ASSIGN_OR_RETURN(StageOutput output,
-                              model(tape, UnitsOf(store, cut, s), sample, received));
-      return s + 1 == cut.stages() ? std::move(output.loss.output) : std::move(output.passed_on);
+    const auto run = [&](Tape& tape, absl::Span<const Activation> received) {
+      return model(tape, UnitsOf(store, cut, s), sample, received);
     };
-    MUSTER_ASSIGN_OR_RETURN(
-        plan::UseTrace trace,
-        RecordStageUse(store, plan, s == 0 ? Shape() : cut.boundary, run, meta));
+    MUSTER_ASSIGN_OR_RETURN(plan::UseTrace trace, RecordStageUse(store, plan, cut, s, run, meta));
     traces.push_back(std::move(trace));
   }
   return traces;
@@ -177,8 +165,7 @@ std::vector<plan::StageInfo> StagesOf(const ParameterStore& store, const plan::B
     const UnitRange units = UnitsOf(store, cut, s);
     plan::StageInfo stage = plan::StageOfUnits(layout, units.first, units.end, traces[s]);
     for (const Parameter* parameter : cut.borrowed[s]) stage.borrowed.push_back(parameter->index());
-    stage.received_bytes =
-        cut.boundary.num_elements() * static_cast<int64_t>(SizeOf(store.dtype()));
+    stage.received_bytes = BytesOfBoundary(store.dtype(), cut.received[s]);
     stages.push_back(std::move(stage));
   }
   return stages;

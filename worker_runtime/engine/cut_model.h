@@ -22,8 +22,8 @@ ModelInput SampleInput(int64_t batch, int64_t sequence);
 
 // What each unit uses, by itself.
 struct UnitUse {
-  double products = 0;  // operations of them, forward
-  Shape passed_on;      // none of the last unit
+  double products = 0;           // operations of them, forward
+  std::vector<Shape> passed_on;  // nothing, of the last unit
   std::vector<Parameter*> of_others;
 };
 

@@ -14,26 +14,6 @@
 namespace muster {
 namespace {
 
-// What a stage does with a micro-batch, on the meta device.
-absl::StatusOr<plan::UseTrace> RecordStage(ParameterStore& store, const Plan& plan,
-                                           const PipelineCut& cut, int stage,
-                                           const Engine::StageSample& sample) {
-  int64_t num_tokens = 0;
-  MUSTER_ASSIGN_OR_RETURN(
-      plan::UseTrace trace,
-      engine::RecordStageUse(
-          store, plan, stage == 0 ? Shape() : cut.boundary,
-          [&](Tape& tape, const Activation& received) -> absl::StatusOr<Activation> {
-            MUSTER_ASSIGN_OR_RETURN(StageOutput output, sample(tape, received));
-            if (stage + 1 < cut.stages()) return std::move(output.passed_on);
-            num_tokens = output.loss.num_tokens;
-            return std::move(output.loss.output);
-          },
-          engine::MetaDeviceOf(store)));
-  trace.num_tokens = num_tokens;
-  return trace;
-}
-
 absl::StatusOr<plan::UseTrace> AssumeStage(const ParameterStore& store, const Plan& plan,
                                            plan::Mesh mesh) {
   if (!plan::NeedsUses(plan, mesh)) {
@@ -64,7 +44,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, Para
                                                        EngineOptions options) {
   StageSample stage_sample;
   if (sample != nullptr) {
-    stage_sample = [&sample](Tape& tape, const Activation&) -> absl::StatusOr<StageOutput> {
+    stage_sample = [&sample](Tape& tape,
+                             absl::Span<const Activation>) -> absl::StatusOr<StageOutput> {
       MUSTER_ASSIGN_OR_RETURN(Loss loss, sample(tape));
       return StageOutput{.loss = std::move(loss)};
     };
@@ -87,7 +68,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
                            .replicas = std::max(1, world.size() / std::max(1, cut.stages()))};
   const auto record = [&](int stage) {
     return sample == nullptr ? AssumeStage(store, plan, mesh)
-                             : RecordStage(store, plan, cut, stage, sample);
+                             : engine::RecordStageUse(store, plan, cut, stage, sample,
+                                                      engine::MetaDeviceOf(store));
   };
   MUSTER_ASSIGN_OR_RETURN(auto rig, engine::MakeRig(world, store, plan, cut, record,
                                                     /*has_sample=*/sample != nullptr));
@@ -103,9 +85,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, Para
   MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut, CutOf(store, plan, world.size(), model, sample));
   const auto record = [&](int stage) {
     const UnitRange units = engine::UnitsOf(store, cut, stage);
-    return RecordStage(store, plan, cut, stage, [&](Tape& tape, const Activation& received) {
+    const auto run = [&](Tape& tape, absl::Span<const Activation> received) {
       return model(tape, units, sample, received);
-    });
+    };
+    return engine::RecordStageUse(store, plan, cut, stage, run, engine::MetaDeviceOf(store));
   };
   MUSTER_ASSIGN_OR_RETURN(auto rig,
                           engine::MakeRig(world, store, plan, cut, record, /*has_sample=*/true));
@@ -117,16 +100,17 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, Para
 
 absl::StatusOr<StepResult> Engine::Step(Forward forward) {
   return state_->RunStep([&](Tape& tape, const plan::StagePass& pass,
-                             const Activation&) -> absl::StatusOr<StageOutput> {
+                             absl::Span<const Activation>) -> absl::StatusOr<StageOutput> {
     MUSTER_ASSIGN_OR_RETURN(Loss loss, forward(tape, pass.micro_batch));
     return StageOutput{.loss = std::move(loss)};
   });
 }
 
 absl::StatusOr<StepResult> Engine::StepStage(StageForward forward) {
-  return state_->RunStep([&](Tape& tape, const plan::StagePass& pass, const Activation& received) {
-    return forward(tape, pass.micro_batch, received);
-  });
+  return state_->RunStep(
+      [&](Tape& tape, const plan::StagePass& pass, absl::Span<const Activation> received) {
+        return forward(tape, pass.micro_batch, received);
+      });
 }
 
 absl::StatusOr<std::unique_ptr<BatchReader>> Engine::Read(const TokenSource& source,
@@ -158,7 +142,7 @@ absl::StatusOr<StepResult> Engine::Step(BatchReader& reader) {
   MUSTER_RETURN_IF_ERROR(state.feed.Begin(reader));
   return state.RunStep(
       [&](Tape& tape, const plan::StagePass& pass,
-          const Activation& received) -> absl::StatusOr<StageOutput> {
+          absl::Span<const Activation> received) -> absl::StatusOr<StageOutput> {
         MUSTER_ASSIGN_OR_RETURN(const Batch* own, state.feed.At(reader, tape, pass.micro_batch,
                                                                 state.runner.is_capturing()));
         return set_up.model(tape, set_up.units[pass.stage],

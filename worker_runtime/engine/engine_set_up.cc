@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/engine/boundary.h"
 #include "worker_runtime/engine/cut_model.h"
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/plan/prove_program.h"
@@ -107,9 +108,16 @@ absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int p
     const bool fits = s == 0 ? unit == 0 : cut.first_units[s - 1] < unit && unit < units;
     if (!fits) return refuse("stage ", s, " cannot begin with unit ", unit, " of ", units);
   }
-  if (cut.first_units.empty() || cut.borrowed.size() != cut.first_units.size()) {
-    return refuse("there are ", cut.first_units.size(), " stages and ", cut.borrowed.size(),
-                  " lists of borrowed parameters");
+  if (cut.first_units.empty() || cut.borrowed.size() != cut.first_units.size() ||
+      cut.received.size() != cut.first_units.size()) {
+    return refuse("there are ", cut.first_units.size(), " stages, ", cut.borrowed.size(),
+                  " lists of borrowed parameters and ", cut.received.size(),
+                  " lists of what is received");
+  }
+  for (size_t s = 0; s < cut.received.size(); ++s) {
+    if (cut.received[s].empty() == (s == 0)) continue;
+    return refuse("stage ", s, " receives ", engine::TextOfShapes(cut.received[s]),
+                  "; each but the first receives something");
   }
   if (world_size % places != 0) {
     return refuse(world_size, " ranks cannot be divided into ", places, " stages");
@@ -129,7 +137,7 @@ absl::Status CheckDeclaresTokens(const Plan& plan, const EngineSetUp& set_up) {
 absl::StatusOr<EngineSetUp> SetUpOf(const ParameterStore& store, const Plan& plan,
                                     const PipelineCut& cut, int world_size,
                                     const std::vector<plan::UseTrace>& traces) {
-  EngineSetUp set_up = {.parameters = engine::InfoOf(store), .boundary = cut.boundary};
+  EngineSetUp set_up = {.parameters = engine::InfoOf(store), .received = cut.received};
   const int places = plan::RanksOf(plan, cut.stages());
   set_up.layout = plan::PlanBlockLayout(set_up.parameters);
   set_up.mesh = {.stages = places, .replicas = world_size / places};

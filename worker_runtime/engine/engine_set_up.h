@@ -31,9 +31,9 @@ struct EngineSetUp {
   plan::BlockLayout layout;
   std::vector<plan::StageInfo> stages;
   plan::Mesh mesh;
-  plan::Schedule schedule;    // over the places of the mesh
-  bool learns_order = false;  // of gradients, from the first step
-  Shape boundary;             // of what one stage hands to the next, per micro-batch
+  plan::Schedule schedule;                   // over the places of the mesh
+  bool learns_order = false;                 // of gradients, from the first step
+  std::vector<std::vector<Shape>> received;  // [stages]: see PipelineCut
 
   int num_stages() const { return static_cast<int>(stages.size()); }
   bool is_last(int stage) const { return stage + 1 == num_stages(); }

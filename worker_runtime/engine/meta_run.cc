@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/engine/boundary.h"
 #include "worker_runtime/nn/meta_gpu.h"
 #include "worker_runtime/nn/operations.h"
 #include "worker_runtime/plan/stage_order.h"
@@ -68,32 +69,29 @@ absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan
                                          absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss,
                                          const Device& meta) {
   return RecordStageUse(
-      store, plan, {},
-      [&](Tape& tape, const Activation&) -> absl::StatusOr<Activation> {
+      store, plan, {}, 0,
+      [&](Tape& tape, absl::Span<const Activation>) -> absl::StatusOr<StageOutput> {
         MUSTER_ASSIGN_OR_RETURN(Loss made, loss(tape));
-        return std::move(made.output);
+        return StageOutput{.loss = std::move(made)};
       },
       meta);
 }
 
 absl::Status RunOnMeta(
-    ParameterStore& store, const Plan& plan, const Shape& received,
-    absl::FunctionRef<absl::Status(Tape& tape, const Activation& received)> run) {
+    ParameterStore& store, const Plan& plan, absl::Span<const Shape> received,
+    absl::FunctionRef<absl::Status(Tape& tape, absl::Span<const Activation> received)> run) {
   MUSTER_RETURN_IF_ERROR(CheckIsFree(store));
   const MetaBinding binding(store, plan, Device::Meta());
   TensorPool pool(Device::Meta());
   Tape tape(pool);
   tape.set_recompute(plan.recompute);
-  Activation input;
-  if (received.rank() > 0) input = tape.Watch(pool.Allocate(store.dtype(), received));
-  MUSTER_RETURN_IF_ERROR(run(tape, input));
+  MUSTER_RETURN_IF_ERROR(run(tape, Watch(tape, Allocate(pool, store.dtype(), received))));
   return tape.status();
 }
 
-absl::StatusOr<plan::UseTrace> RecordStageUse(
-    ParameterStore& store, const Plan& plan, const Shape& received,
-    absl::FunctionRef<absl::StatusOr<Activation>(Tape& tape, const Activation& received)> run,
-    const Device& meta) {
+absl::StatusOr<plan::UseTrace> RecordStageUse(ParameterStore& store, const Plan& plan,
+                                              const PipelineCut& cut, int stage, StageRun run,
+                                              const Device& meta) {
   MUSTER_RETURN_IF_ERROR(CheckIsFree(store));
   const MetaBinding binding(store, plan, meta);
   TensorPool boundary(meta);  // what is received and handed back is not the tape's
@@ -115,22 +113,27 @@ absl::StatusOr<plan::UseTrace> RecordStageUse(
   }
   tape.OnGradientReady([&](Parameter& parameter) { trace.gradients.push_back(parameter.index()); });
   const auto reserved = [&] { return static_cast<int64_t>(pool.usage().bytes_reserved); };
-  Activation input;
-  if (received.rank() > 0) input = tape.Watch(boundary.Allocate(store.dtype(), received));
-  MUSTER_ASSIGN_OR_RETURN(const Activation output, run(tape, input));
+  const std::vector<Activation> received =
+      Watch(tape, Allocate(boundary, store.dtype(), cut.received[stage]));
+  MUSTER_ASSIGN_OR_RETURN(const StageOutput output, run(tape, received));
   MUSTER_RETURN_IF_ERROR(tape.status());
   trace.kept_bytes = static_cast<int64_t>(pool.usage().bytes_in_use);
   uses = &trace.backward;
   const bool splits = plan::SplitsBackward(plan);
-  if (output.value.num_elements() == 1) {
+  if (stage + 1 == cut.stages()) {
+    trace.num_tokens = output.loss.num_tokens;
     // Where there is a loss scale, the first gradient is no longer known to be 1.
     const double scale = plan.loss_scaling.kind != LossScaling::Kind::kNone ? 2 : 1;
-    splits ? tape.BackwardInputs(output, scale) : tape.Backward(output, scale);
+    const Activation& loss = output.loss.output;
+    splits ? tape.BackwardInputs(loss, scale) : tape.Backward(loss, scale);
   } else {
-    Tensor gradient = boundary.Allocate(store.dtype(), output.value.shape());
-    splits ? tape.BackwardInputs(output, std::move(gradient))
-           : tape.Backward(output, std::move(gradient));
+    const std::vector<Shape>& shapes = cut.received[stage + 1];
+    MUSTER_RETURN_IF_ERROR(CheckPassedOn(output.passed_on, shapes, store.dtype(), stage));
+    std::vector<Tape::Seed> seeds =
+        SeedsOf(output.passed_on, Allocate(boundary, store.dtype(), shapes));
+    splits ? tape.BackwardInputs(absl::MakeSpan(seeds)) : tape.Backward(absl::MakeSpan(seeds));
   }
+  TakeGradients(tape, received);  // what is handed back is counted where it is sent
   if (splits) {
     trace.weights_bytes = static_cast<int64_t>(pool.usage().bytes_in_use);
     uses = &trace.weights;

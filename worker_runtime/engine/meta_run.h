@@ -6,11 +6,14 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "muster/cuda_attention.h"
 #include "muster/device.h"
 #include "muster/layers.h"
 #include "muster/parameter.h"
+#include "muster/pipeline.h"
 #include "muster/plan.h"
 #include "muster/tape.h"
 #include "worker_runtime/plan/parameter_info.h"
@@ -38,19 +41,23 @@ absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan
                                          absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss,
                                          const Device& meta = Device::Meta());
 
-// Runs `run` alone, on a tape of the meta device whose first operation receives an activation of
-// shape `received` (empty: none).
+// Runs `run` alone, on a tape of the meta device, with activations of these shapes.
 //
 // Errors: CheckIsFree's; those of `run`.
-absl::Status RunOnMeta(ParameterStore& store, const Plan& plan, const Shape& received,
-                       absl::FunctionRef<absl::Status(Tape& tape, const Activation& received)> run);
+absl::Status RunOnMeta(
+    ParameterStore& store, const Plan& plan, absl::Span<const Shape> received,
+    absl::FunctionRef<absl::Status(Tape& tape, absl::Span<const Activation> received)> run);
 
-// The same as RecordUse of a stage of a pipeline, which receives an activation of shape `received`
-// (empty: the first stage does not) and makes a loss or what it passes on.
-absl::StatusOr<plan::UseTrace> RecordStageUse(
-    ParameterStore& store, const Plan& plan, const Shape& received,
-    absl::FunctionRef<absl::StatusOr<Activation>(Tape& tape, const Activation& received)> run,
-    const Device& meta = Device::Meta());
+// What a stage does with a micro-batch.
+using StageRun = absl::FunctionRef<absl::StatusOr<StageOutput>(
+    Tape& tape, absl::Span<const Activation> received)>;
+
+// The same as RecordUse of a stage of a pipeline, with the number of its targets in the last.
+//
+// Errors: RecordUse's; CheckPassedOn's (boundary.h).
+absl::StatusOr<plan::UseTrace> RecordStageUse(ParameterStore& store, const Plan& plan,
+                                              const PipelineCut& cut, int stage, StageRun run,
+                                              const Device& meta = Device::Meta());
 
 // So many token ids, none of which may be read.
 absl::Span<const int32_t> SizesOf(int64_t num_tokens);

@@ -1,5 +1,7 @@
 #include "worker_runtime/engine/passes_in_flight.h"
 
+#include "worker_runtime/engine/boundary.h"
+
 namespace muster::engine {
 
 PassInFlight& PassesInFlight::At(int stage, int64_t micro_batch) {
@@ -15,9 +17,7 @@ Tape& PassesInFlight::Begin(PassInFlight& pass) {
   }
   pass.tape = std::move(free_tapes_.back());
   free_tapes_.pop_back();
-  if (!pass.received.value.empty()) {
-    pass.received = pass.tape->Watch(std::move(pass.received.value));
-  }
+  pass.received = Watch(*pass.tape, std::exchange(pass.came, {}));
   return *pass.tape;
 }
 

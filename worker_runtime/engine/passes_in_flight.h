@@ -16,11 +16,12 @@ namespace muster::engine {
 
 struct PassInFlight {
   std::unique_ptr<Tape> tape;
-  Activation received;  // what the stage before handed on, watched
+  std::vector<Tensor> came;          // what the stage before handed on, until the forward pass
+  std::vector<Activation> received;  // the same, watched
   StageOutput output;
-  Tensor gradient;        // of what was passed on, from the stage behind
-  Tensor tied_gradient;   // of a parameter that a later stage uses too, from there
-  Tensor input_gradient;  // to the stage before
+  std::vector<Tensor> gradients;        // of what was passed on, from the stage behind
+  Tensor tied_gradient;                 // of a parameter that a later stage uses too, from there
+  std::vector<Tensor> input_gradients;  // to the stage before
 };
 
 // Memory of the host that a step takes is found again by the next one.

@@ -10,6 +10,7 @@
 #include "muster/agreement.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/sha256.h"
+#include "worker_runtime/engine/boundary.h"
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/plan/held_memory.h"
 #include "worker_runtime/plan/plan_text.h"
@@ -25,9 +26,10 @@ const Device& DeviceOf(const ParameterStore& store) {
 // Beyond what the plan and the parameters say: where the model is cut.
 std::string TextOfCut(const PipelineCut& cut) {
   if (cut.stages() == 1) return "";
-  std::string text =
-      absl::StrCat("first units of stages=", absl::StrJoin(cut.first_units, " "),
-                   "\nboundary of stages=", cut.boundary.ToString(), "\nborrowed by stages=");
+  std::string text = absl::StrCat("first units of stages=", absl::StrJoin(cut.first_units, " "),
+                                  "\nreceived by stages=");
+  for (const auto& stage : cut.received) absl::StrAppend(&text, TextOfShapes(stage), ";");
+  absl::StrAppend(&text, "\nborrowed by stages=");
   for (const auto& stage : cut.borrowed) {
     for (const Parameter* parameter : stage) absl::StrAppend(&text, parameter->name(), " ");
     absl::StrAppend(&text, ";");

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/engine/boundary.h"
 #include "worker_runtime/nn/operations.h"
 
 namespace muster::engine {
@@ -34,6 +35,11 @@ absl::Status StagePasses::Forward(const StagePass& pass, PassForward forward,
   Tape& tape = in_flight_.Begin(here);
   absl::StatusOr<StageOutput> output = forward(tape, pass, here.received);
   if (output.ok() && !tape.status().ok()) output = tape.status();
+  if (output.ok() && !rig_.set_up.is_last(pass.stage)) {
+    const absl::Status fits = CheckPassedOn(output->passed_on, rig_.set_up.received[pass.stage + 1],
+                                            rig_.store.dtype(), pass.stage);
+    if (!fits.ok()) output = fits;
+  }
   if (!output.ok()) return Fail(output.status());
   MUSTER_RETURN_IF_ERROR(use_error);
   here.output = *std::move(output);
@@ -76,7 +82,7 @@ absl::Status StagePasses::Backward(const Pass& pass, absl::FunctionRef<void(Tape
   if (!tape.status().ok()) return Fail(tape.status());
   MUSTER_RETURN_IF_ERROR(use_error);
   if (kind != PassKind::kWeightGradient) {
-    if (here.received.needs_gradient()) here.input_gradient = tape.TakeGradient(here.received);
+    here.input_gradients = TakeGradients(tape, here.received);
     transfers_.Keep(pass.of);
   }
   if (writes) {
@@ -92,11 +98,11 @@ void StagePasses::Replay(PassKind kind, PassInFlight& pass) {
   Tape& tape = *pass.tape;
   if (kind == PassKind::kWeightGradient) return tape.BackwardWeights();
   const bool whole = kind == PassKind::kBackward;
-  if (!pass.gradient.empty()) {
-    const Activation& output = pass.output.passed_on;
-    Tensor gradient = std::move(pass.gradient);
-    return whole ? tape.Backward(output, std::move(gradient))
-                 : tape.BackwardInputs(output, std::move(gradient));
+  if (!pass.gradients.empty()) {
+    std::vector<Tape::Seed> seeds =
+        SeedsOf(pass.output.passed_on, std::exchange(pass.gradients, {}));
+    return whole ? tape.Backward(absl::MakeSpan(seeds))
+                 : tape.BackwardInputs(absl::MakeSpan(seeds));
   }
   const Activation& loss = pass.output.loss.output;
   // A scale that may change is read in the device's memory.
@@ -106,7 +112,9 @@ void StagePasses::Replay(PassKind kind, PassInFlight& pass) {
   }
   const Tensor scale = rig_.pool.Allocate(loss.value.dtype(), loss.value.shape());
   rig_.queue.device().operations(DType::kF32).cast(rig_.queue, updater_.narrow_loss_scale(), scale);
-  return whole ? tape.Backward(loss, scale) : tape.BackwardInputs(loss, scale);
+  Tape::Seed seed = {.output = loss, .gradient = scale};
+  return whole ? tape.Backward(absl::MakeSpan(&seed, 1))
+               : tape.BackwardInputs(absl::MakeSpan(&seed, 1));
 }
 
 }  // namespace muster::engine

@@ -4,6 +4,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "muster/pipeline.h"
 #include "muster/tape.h"
 #include "worker_runtime/engine/passes_in_flight.h"
@@ -16,7 +17,7 @@ namespace muster::engine {
 
 // Computes a FORWARD of the program.
 using PassForward = absl::FunctionRef<absl::StatusOr<StageOutput>(
-    Tape& tape, const plan::StagePass& pass, const Activation& received)>;
+    Tape& tape, const plan::StagePass& pass, absl::Span<const Activation> received)>;
 
 // Threads: thread-compatible.
 class StagePasses {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker_runtime/engine/boundary.h"
 #include "worker_runtime/engine/tensor_buffer.h"
 #include "worker_runtime/nn/operations.h"
 
@@ -50,45 +51,58 @@ Tensor StageTransfers::Gather(const std::vector<Parameter*>& parameters, Payload
   return all;
 }
 
-Tensor StageTransfers::MemoryOf(const Transfer& transfer) {
+std::vector<Tensor> StageTransfers::MemoryOf(const Transfer& transfer) {
   const auto [payload, stage, micro_batch] = transfer.what;
-  const bool is_boundary = payload == Payload::kActivation || payload == Payload::kGradient;
-  if (!transfer.is_send) {
-    if (is_boundary) return pool_.Allocate(store_.dtype(), set_up_.boundary);
-    const DType dtype = payload == Payload::kTied ? types_.gradients : types_.parameters;
-    return pool_.Allocate(dtype, {transfer.bytes / plan::BytesOf(dtype)});
-  }
+  if (!transfer.is_send) return MemoryToReceive(transfer);
   switch (payload) {
     case Payload::kActivation:
-      return passes_.At(stage, micro_batch).output.passed_on.value;
+      return ValuesOf(passes_.At(stage, micro_batch).output.passed_on);
     case Payload::kGradient:
-      return std::move(passes_.At(stage, micro_batch).input_gradient);
+      return std::exchange(passes_.At(stage, micro_batch).input_gradients, {});
     case Payload::kTied:
-      return Gather(TiedTo(LenderTo(stage)), payload);
+      return {Gather(TiedTo(LenderTo(stage)), payload)};
     default:
-      return Gather(TiedTo(stage), payload);
+      return {Gather(TiedTo(stage), payload)};
   }
 }
 
-Work StageTransfers::Start(const Transfer& transfer, const Tensor& memory) {
-  const Buffer buffer = BufferOfTensor(memory);
-  const CallOptions options = {.queue = &queue_};
-  return transfer.is_send ? world_.Send(buffer, transfer.peer, options)
-                          : world_.Recv(buffer, transfer.peer, options);
+std::vector<Tensor> StageTransfers::MemoryToReceive(const Transfer& transfer) {
+  const auto [payload, stage, micro_batch] = transfer.what;
+  switch (payload) {
+    case Payload::kActivation:
+      return Allocate(pool_, store_.dtype(), set_up_.received[stage + 1]);
+    case Payload::kGradient:
+      return Allocate(pool_, store_.dtype(), set_up_.received[stage]);
+    default: {
+      const DType dtype = payload == Payload::kTied ? types_.gradients : types_.parameters;
+      return {pool_.Allocate(dtype, {transfer.bytes / plan::BytesOf(dtype)})};
+    }
+  }
 }
 
-void StageTransfers::Finish(const Transfer& transfer, const Tensor& memory) {
+std::vector<Work> StageTransfers::Start(const Transfer& transfer, absl::Span<const Tensor> memory) {
+  const CallOptions options = {.queue = &queue_};
+  std::vector<Work> works;
+  for (const Tensor& tensor : memory) {
+    const Buffer buffer = BufferOfTensor(tensor);
+    works.push_back(transfer.is_send ? world_.Send(buffer, transfer.peer, options)
+                                     : world_.Recv(buffer, transfer.peer, options));
+  }
+  return works;
+}
+
+void StageTransfers::Finish(const Transfer& transfer, std::vector<Tensor> memory) {
   if (transfer.is_send) return;
   const auto [payload, stage, micro_batch] = transfer.what;
   switch (payload) {
     case Payload::kActivation:
-      passes_.At(stage + 1, micro_batch).received.value = memory;
+      passes_.At(stage + 1, micro_batch).came = std::move(memory);
       break;
     case Payload::kGradient:
-      passes_.At(stage - 1, micro_batch).gradient = memory;
+      passes_.At(stage - 1, micro_batch).gradients = std::move(memory);
       break;
     case Payload::kTied:
-      passes_.At(LenderTo(stage), micro_batch).tied_gradient = memory;
+      passes_.At(LenderTo(stage), micro_batch).tied_gradient = memory[0];
       break;
     default: {
       int64_t first = 0;
@@ -96,7 +110,7 @@ void StageTransfers::Finish(const Transfer& transfer, const Tensor& memory) {
         const Tensor& value = parameter->value();
         queue_.device()
             .operations(value.dtype())
-            .copy(queue_, memory.Slice(first, value.shape()), value);
+            .copy(queue_, memory[0].Slice(first, value.shape()), value);
         first += value.num_elements();
       }
     }
@@ -120,9 +134,9 @@ void StageTransfers::Keep(const plan::StagePass& pass) {
   PassInFlight& from = passes_.At(pass.stage, pass.micro_batch);
   PassInFlight& to = passes_.At(other, pass.micro_batch);
   if (is_forward) {
-    to.received.value = from.output.passed_on.value;
+    to.came = ValuesOf(from.output.passed_on);
   } else {
-    to.gradient = std::move(from.input_gradient);
+    to.gradients = std::exchange(from.input_gradients, {});
   }
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "muster/communicator.h"
 #include "muster/device.h"
 #include "muster/parameter.h"
@@ -33,10 +34,11 @@ class StageTransfers {
         pool_(pool) {}
 
   // What a SEND sends, or where a RECV receives; stays until the transfer is finished.
-  Tensor MemoryOf(const plan::Transfer& transfer);
-  Work Start(const plan::Transfer& transfer, const Tensor& memory);
+  std::vector<Tensor> MemoryOf(const plan::Transfer& transfer);
+  // One piece of work for each.
+  std::vector<Work> Start(const plan::Transfer& transfer, absl::Span<const Tensor> memory);
   // A RECV is done: what came goes to the pass, or the parameters, that it is for.
-  void Finish(const plan::Transfer& transfer, const Tensor& memory);
+  void Finish(const plan::Transfer& transfer, std::vector<Tensor> memory);
 
   // "the activation of stage 2 and micro-batch 5, from rank 1": for people.
   static std::string NameOf(const plan::Transfer& transfer);
@@ -64,6 +66,7 @@ class StageTransfers {
   // Their gradients or values, side by side.
   Tensor Gather(const std::vector<Parameter*>& parameters, plan::Payload payload);
   int64_t CountOf(const std::vector<Parameter*>& parameters) const;
+  std::vector<Tensor> MemoryToReceive(const plan::Transfer& transfer);
 
   Communicator& world_;
   ParameterStore& store_;

@@ -23,6 +23,12 @@ absl::Status InWordsOfStages(const Action& action, absl::Status status) {
 
 }  // namespace
 
+MonoTime Travels::Travel::FinishedAt() const {
+  MonoTime last;
+  for (const Work& work : works) last = std::max(last, work.FinishedAt());
+  return last;
+}
+
 void Travels::Forget() {
   under_way_.clear();
   arrived_.clear();
@@ -36,9 +42,9 @@ void Travels::Start(int action) {
   Travel travel = {.action = action, .since = MonoNow()};
   if (const auto* const transfer = a.If<plan::Transfer>()) {
     travel.memory = transfers_.MemoryOf(*transfer);
-    travel.work = transfers_.Start(*transfer, travel.memory);
+    travel.works = transfers_.Start(*transfer, travel.memory);
   } else {
-    travel.work = rig_.reduction->Start(a);
+    travel.works = {rig_.reduction->Start(a)};
   }
   under_way_.push_back(std::move(travel));
 }
@@ -56,17 +62,18 @@ absl::StatusOr<Travels::Times> Travels::Await(int action) {
   Times times = {.since = found->since, .wait_began = MonoNow()};
   {
     const ActionRange range(absl::StrCat("wait for ", ToString(a.kind())));
-    absl::Status status = found->work.Await(rig_.queue);
-    if (!status.ok()) return InWordsOfStages(a, std::move(status));
+    for (const Work& work : found->works) {
+      absl::Status status = work.Await(rig_.queue);
+      if (!status.ok()) return InWordsOfStages(a, std::move(status));
+    }
   }
   times.wait_ended = MonoNow();
   Travel travel = std::move(*found);
   under_way_.erase(found);
   // What was there at once has no end of its own, nor has what a device's queue still waits for.
-  times.finished = std::clamp(travel.work.FinishedAt(), travel.since, times.wait_ended);
+  times.finished = std::clamp(travel.FinishedAt(), travel.since, times.wait_ended);
   if (const auto* const transfer = a.If<plan::Transfer>()) {
-    transfers_.Finish(*transfer, travel.memory);
-    travel.memory = Tensor();
+    transfers_.Finish(*transfer, std::exchange(travel.memory, {}));
   } else {
     rig_.reduction->Finish(a);
   }
@@ -76,13 +83,17 @@ absl::StatusOr<Travels::Times> Travels::Await(int action) {
 
 absl::Status Travels::AwaitOnHost() {
   MUSTER_RETURN_IF_ERROR(std::exchange(launched_, Work()).Wait());
-  for (const Travel& travel : arrived_) MUSTER_RETURN_IF_ERROR(travel.work.Wait());
+  for (const Travel& travel : arrived_) {
+    for (const Work& work : travel.works) MUSTER_RETURN_IF_ERROR(work.Wait());
+  }
   return absl::OkStatus();
 }
 
 absl::Status Travels::AwaitRest() {
   absl::Status first_error = std::exchange(launched_, Work()).Wait();
-  for (const Travel& travel : under_way_) first_error.Update(travel.work.Wait());
+  for (const Travel& travel : under_way_) {
+    for (const Work& work : travel.works) first_error.Update(work.Wait());
+  }
   under_way_.clear();
   return first_error;
 }
@@ -93,7 +104,7 @@ absl::Duration Travels::TimeOfReductions() const {
   for (const Travel& travel : arrived_) {
     if (!rig_.program.actions[travel.action].If<plan::Reduce>()) continue;
     const MonoTime begin = std::max(travel.since, free_since);
-    const MonoTime end = std::max(begin, travel.work.FinishedAt());
+    const MonoTime end = std::max(begin, travel.FinishedAt());
     busy += end - begin;
     free_since = end;
   }

@@ -50,9 +50,10 @@ class Travels {
  private:
   struct Travel {
     int action = 0;
-    Work work;
+    std::vector<Work> works;  // of a transfer one for each tensor
     MonoTime since;
-    Tensor memory;  // of a transfer
+    std::vector<Tensor> memory;  // of a transfer
+    MonoTime FinishedAt() const;
   };
 
   Rig& rig_;

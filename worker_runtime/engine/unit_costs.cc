@@ -10,9 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "muster/pipeline.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/engine/boundary.h"
 #include "worker_runtime/engine/cut_model.h"
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/nn/operations.h"
@@ -43,7 +45,7 @@ class ZeroBatch {
 class UnitAlone {
  public:
   UnitAlone(ParameterStore& store, const Plan& plan, int unit, const engine::UnitUse& use,
-            const Shape& received)
+            absl::Span<const Shape> received)
       : plan_(plan),
         unit_(unit),
         pool_(store.device() != nullptr ? *store.device() : Device::Cpu()),
@@ -57,8 +59,8 @@ class UnitAlone {
       parameter->BindValue(Zeros(parameter->dtype(), parameter->shape()));
       if (!parameter->frozen()) parameter->BindGradient(Zeros(gradient, parameter->shape()));
     }
-    if (received.rank() > 0) received_ = Zeros(store.dtype(), received);
-    if (use.passed_on.rank() > 0) passed_back_ = Zeros(store.dtype(), use.passed_on);
+    for (const Shape& shape : received) received_.push_back(Zeros(store.dtype(), shape));
+    for (const Shape& shape : use.passed_on) passed_back_.push_back(Zeros(store.dtype(), shape));
   }
   ~UnitAlone() {
     for (Parameter* parameter : parameters_) parameter->Unbind();
@@ -72,15 +74,14 @@ class UnitAlone {
     tape.set_recompute(plan_.recompute);
     MUSTER_RETURN_IF_ERROR(AwaitDevice(tape));
     const MonoTime begin = MonoNow();
-    Activation received;
-    if (!received_.empty()) received = tape.Watch(received_);
     MUSTER_ASSIGN_OR_RETURN(const StageOutput output,
-                            model(tape, {unit_, unit_ + 1}, input, received));
+                            model(tape, {unit_, unit_ + 1}, input, engine::Watch(tape, received_)));
     MUSTER_RETURN_IF_ERROR(tape.status());
     if (passed_back_.empty()) {
       tape.Backward(output.loss.output);
-    } else if (output.passed_on.needs_gradient()) {  // else all before it is frozen
-      tape.Backward(output.passed_on, passed_back_);
+    } else if (engine::NeedGradients(output.passed_on)) {  // else all before it is frozen
+      std::vector<Tape::Seed> seeds = engine::SeedsOf(output.passed_on, passed_back_);
+      tape.Backward(absl::MakeSpan(seeds));
     }
     MUSTER_RETURN_IF_ERROR(tape.status());
     MUSTER_RETURN_IF_ERROR(AwaitDevice(tape));
@@ -95,10 +96,10 @@ class UnitAlone {
   }
 
   absl::Status AwaitDevice(Tape& tape) {
-    const Tensor& any = parameters_.empty() ? received_ : parameters_.front()->value();
+    if (parameters_.empty() && received_.empty()) return absl::OkStatus();
+    const Tensor& any = parameters_.empty() ? received_[0] : parameters_[0]->value();
     char byte = 0;
-    return any.empty() ? absl::OkStatus()
-                       : pool_.device().Download(tape.queue(), any.raw_data(), &byte, 1);
+    return pool_.device().Download(tape.queue(), any.raw_data(), &byte, 1);
   }
 
   const Plan& plan_;
@@ -106,13 +107,13 @@ class UnitAlone {
   TensorPool pool_;
   Queue queue_;
   std::vector<Parameter*> parameters_;
-  Tensor received_;     // empty: the first unit's
-  Tensor passed_back_;  // empty: the last unit's
+  std::vector<Tensor> received_;     // empty: the first unit's
+  std::vector<Tensor> passed_back_;  // empty: the last unit's
 };
 
 // Units of one kind cost alike.
 std::string KindOf(const ParameterStore& store, int unit, const engine::UnitUse& use) {
-  std::string kind = absl::StrCat(use.products, " ", use.passed_on.ToString());
+  std::string kind = absl::StrCat(use.products, " ", engine::TextOfShapes(use.passed_on));
   for (const auto& parameter : store.parameters()) {
     if (parameter->unit() != unit) continue;
     absl::StrAppend(&kind, " ", parameter->shape().ToString(),
@@ -146,7 +147,8 @@ absl::StatusOr<std::vector<UnitCost>> MeasureUnitCosts(ParameterStore& store, co
     const auto [known, is_new] =
         cost_of_kind.emplace(KindOf(store, u, uses[u]), std::numeric_limits<double>::infinity());
     if (is_new) {
-      UnitAlone unit(store, plan, u, uses[u], u == 0 ? Shape() : uses[u - 1].passed_on);
+      const auto received = u == 0 ? absl::Span<const Shape>() : uses[u - 1].passed_on;
+      UnitAlone unit(store, plan, u, uses[u], received);
       for (int run = 0; run < kRuns; ++run) {
         MUSTER_ASSIGN_OR_RETURN(const absl::Duration took, unit.Run(model, zeros.input()));
         known->second = std::min(known->second, absl::ToDoubleMilliseconds(took));

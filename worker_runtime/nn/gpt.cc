@@ -148,12 +148,12 @@ Activation Gpt::ForwardBlocks(Tape& tape, Activation x, UnitRange blocks) const 
 // Unit 0 is the embedding, then come the blocks, and the head is the last.
 UnitModel Gpt::Units() const {
   return [this](Tape& tape, UnitRange units, const ModelInput& input,
-                const Activation& received) -> absl::StatusOr<StageOutput> {
+                absl::Span<const Activation> received) -> absl::StatusOr<StageOutput> {
     const int layers = static_cast<int>(blocks_.size());
-    Activation x = units.first == 0 ? embedding_.Forward(tape, input.tokens) : received;
+    Activation x = units.first == 0 ? embedding_.Forward(tape, input.tokens) : received[0];
     x = ForwardBlocks(tape, std::move(x),
                       {std::max(units.first - 1, 0), std::min(units.end - 1, layers)});
-    if (units.end < layers + 2) return StageOutput{.passed_on = std::move(x)};
+    if (units.end < layers + 2) return StageOutput{.passed_on = {std::move(x)}};
     return StageOutput{.loss = HeadLoss(tape, x, input.targets)};
   };
 }

@@ -172,12 +172,12 @@ Tape::InputTarget Tape::BeginGradient(int slot, DType dtype, Shape shape) {
   return target;
 }
 
-Tensor Tape::Seed(const Activation& output, double scale) {
+Tape::Seed Tape::SeedOf(const Activation& output, double scale) {
   MUSTER_CHECK(output.value.num_elements() == 1);
   Tensor seed = pool_.Allocate(output.value.dtype(), output.value.shape());
   operations(seed.dtype()).fill(queue_, scale, seed);
   one_ = scale == 1 ? seed.raw_data() : nullptr;
-  return seed;
+  return {.output = output, .gradient = std::move(seed)};
 }
 
 void Tape::EnterWeights(const RecordedOperation& record) {
@@ -206,11 +206,17 @@ void Tape::ReplayWeight(RecordedOperation& record) {
 }
 
 void Tape::Backward(const Activation& output, double scale) {
-  Backward(output, Seed(output, scale));
+  Seed seed = SeedOf(output, scale);
+  Backward(absl::MakeSpan(&seed, 1));
 }
 
 void Tape::Backward(const Activation& output, Tensor gradient) {
-  BeginBackward(output, std::move(gradient));
+  Seed seed = {.output = output, .gradient = std::move(gradient)};
+  Backward(absl::MakeSpan(&seed, 1));
+}
+
+void Tape::Backward(absl::Span<Seed> seeds) {
+  BeginBackward(seeds);
   stage_ = Stage::kReplaysWhole;
   for (; !records_.empty(); records_.pop_back()) {
     ReplayInput(records_.back());
@@ -225,18 +231,24 @@ void Tape::EndReplay() {
   stage_ = Stage::kReplayed;
 }
 
-void Tape::BeginBackward(const Activation& output, Tensor gradient) {
-  MUSTER_CHECK(status_.ok() && output.needs_gradient());
+void Tape::BeginBackward(absl::Span<Seed> seeds) {
+  MUSTER_CHECK(status_.ok() && std::any_of(seeds.begin(), seeds.end(), [](const Seed& seed) {
+                 return seed.output.needs_gradient();
+               }));
   MUSTER_CHECK(stage_ == Stage::kForward);  // every forward pass is replayed once
-  AddGradient(output.slot, gradient);
+  for (Seed& seed : seeds) {
+    AddGradient(seed.output.slot, seed.gradient);
+    seed.gradient = Tensor();
+  }
 }
 
 void Tape::BackwardInputs(const Activation& output, double scale) {
-  BackwardInputs(output, Seed(output, scale));
+  Seed seed = SeedOf(output, scale);
+  BackwardInputs(absl::MakeSpan(&seed, 1));
 }
 
-void Tape::BackwardInputs(const Activation& output, Tensor gradient) {
-  BeginBackward(output, std::move(gradient));
+void Tape::BackwardInputs(absl::Span<Seed> seeds) {
+  BeginBackward(seeds);
   for (size_t i = records_.size(); i-- > 0;) ReplayInput(records_[i]);
   stage_ = Stage::kWeightsAreDue;
 }

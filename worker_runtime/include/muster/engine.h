@@ -193,7 +193,7 @@ class Engine {
   // Errors: Create's; kInvalidArgument: the cut does not fit the model, the plan or the number of
   // ranks.
   using StageSample =
-      std::function<absl::StatusOr<StageOutput>(Tape& tape, const Activation& received)>;
+      std::function<absl::StatusOr<StageOutput>(Tape& tape, absl::Span<const Activation> received)>;
   static absl::StatusOr<std::unique_ptr<Engine>> CreateStage(Communicator& world,
                                                              ParameterStore& store, Plan plan,
                                                              const PipelineCut& cut,
@@ -232,8 +232,8 @@ class Engine {
 
   // The same of an engine of CreateStage: `forward` computes what this rank's stage does with
   // micro-batch `index`. `received` is empty in the first stage.
-  using StageForward = absl::FunctionRef<absl::StatusOr<StageOutput>(Tape& tape, int64_t index,
-                                                                     const Activation& received)>;
+  using StageForward = absl::FunctionRef<absl::StatusOr<StageOutput>(
+      Tape& tape, int64_t index, absl::Span<const Activation> received)>;
   absl::StatusOr<StepResult> StepStage(StageForward forward);
 
   // The loss of `num_batches` micro-batches of this rank, over all ranks, without a backward pass:

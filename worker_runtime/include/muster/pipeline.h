@@ -32,9 +32,11 @@ struct UnitRange {
   friend bool operator==(const UnitRange&, const UnitRange&) = default;
 };
 
-// What a stage computes from what it receives: a loss in the last stage, else what it passes on.
+// What a stage computes from what it receives: a loss in the last stage, else one activation or
+// several, which it passes on. One that was received may be passed on as it is, and a constant (an
+// Activation that is a value alone) may be among them, whose gradient is dropped.
 struct StageOutput {
-  Activation passed_on;
+  std::vector<Activation> passed_on;
   Loss loss;
 };
 
@@ -47,9 +49,10 @@ struct ModelInput {
 // A model whose units run one after the other, so that it may be cut between any two: computes
 // `units` from what those before them passed on, which is empty where `units` begin with the first.
 // What the last unit makes is the loss. A unit may use parameters of one that was declared before
-// it, as a tied head does.
+// it, as a tied head does. How many activations a unit passes on, and of which shapes, may differ
+// from unit to unit; they are of the store's dtype.
 using UnitModel = std::function<absl::StatusOr<StageOutput>(
-    Tape& tape, UnitRange units, const ModelInput& input, const Activation& received)>;
+    Tape& tape, UnitRange units, const ModelInput& input, absl::Span<const Activation> received)>;
 
 // The cut of a model into stages. Engine::Create finds it out from a UnitModel.
 struct PipelineCut {
@@ -58,7 +61,8 @@ struct PipelineCut {
   // [stages]: parameters of an earlier stage that a stage uses too, as tied embeddings; all of one
   // stage.
   std::vector<std::vector<const Parameter*>> borrowed = {{}};
-  Shape boundary;  // of what a stage hands to the next, per micro-batch; of the store's dtype
+  // [stages]: of each activation that a stage receives per micro-batch; none of the first.
+  std::vector<std::vector<Shape>> received = {{}};
   int stages() const { return static_cast<int>(first_units.size()); }
 };
 

@@ -229,16 +229,22 @@ class Tape {
   // next forward pass; empty if none arrived.
   Tensor TakeGradient(const Activation& watched);
 
+  // A beginning of a backward pass.
+  struct Seed {
+    Activation output;
+    Tensor gradient;  // its shape is the output's
+  };
   // Replays the tape from its end: for every record its input gradient, then its weight gradient.
-  // `output` receives `gradient`, or, if it is one number (a loss), `scale`. Afterwards the tape is
-  // empty.
+  // `output` receives `gradient`, or, if it is one number (a loss), `scale`; of several outputs
+  // each that needs a gradient receives its own, which is taken. Afterwards the tape is empty.
   void Backward(const Activation& output, double scale = 1);
   void Backward(const Activation& output, Tensor gradient);
+  void Backward(absl::Span<Seed> seeds);
 
   // The same in two halves: input gradients now, weight gradients later. Between them the tape
   // keeps what the second needs.
   void BackwardInputs(const Activation& output, double scale = 1);
-  void BackwardInputs(const Activation& output, Tensor gradient);
+  void BackwardInputs(absl::Span<Seed> seeds);
   void BackwardWeights();
 
   // Called when the last record that uses a parameter has written its weight gradient; parameters
@@ -268,10 +274,10 @@ class Tape {
 
   // Begins a forward pass; the first one after a replay starts afresh.
   void BeginForward();
-  void BeginBackward(const Activation& output, Tensor gradient);
+  void BeginBackward(absl::Span<Seed> seeds);
   RecordedOperation& NewRecord(absl::Span<Parameter* const> weights);
   int NewSlot();
-  Tensor Seed(const Activation& output, double scale);
+  Seed SeedOf(const Activation& output, double scale);
   void EndReplay();
   void EnterWeights(const RecordedOperation& record);
   void ReplayInput(RecordedOperation& record);

@@ -32,13 +32,14 @@ struct Capturing {
     int calls = 0;
     EXPECT_THAT(feed.Begin(reader), IsOk());
     runner.Begin(MonoNow());
-    EXPECT_THAT(captured.Put(
-                    [&](Tape& tape, const plan::StagePass& pass, const Activation& received) {
-                      ++calls;
-                      return small.Run(feed, reader, tape, pass, received, runner.is_capturing());
-                    },
-                    /*from_reader=*/true),
-                IsOk());
+    EXPECT_THAT(
+        captured.Put(
+            [&](Tape& tape, const plan::StagePass& pass, absl::Span<const Activation> received) {
+              ++calls;
+              return small.Run(feed, reader, tape, pass, received, runner.is_capturing());
+            },
+            /*from_reader=*/true),
+        IsOk());
     EXPECT_THAT(runner.End(), IsOk());
     return calls;
   }

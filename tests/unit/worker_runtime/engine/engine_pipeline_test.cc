@@ -56,23 +56,23 @@ StageResult TrainStage(Communicator& world, const Plan& plan, bool fails = false
   auto gpt = Gpt::Create(kSmallGpt, store);
   const PipelineCut cut = {.first_units = {0, 2},
                            .borrowed = {{}, {store.Find("wte.weight")}},
-                           .boundary = {kRows, kSmallGpt.context, kSmallGpt.hidden_size}};
+                           .received = {{}, {{kRows, kSmallGpt.context, kSmallGpt.hidden_size}}}};
   const int replicas = std::max(1, world.size() / 2);
   const int replica = world.rank() % replicas;
   const bool is_first = world.rank() < replicas;
   const auto compute = [&](Tape& tape, const SmallBatch& batch,
-                           const Activation& received) -> StageOutput {
+                           absl::Span<const Activation> received) -> StageOutput {
     if (is_first) {
       const Activation x = (*gpt)->embedding().Forward(tape, batch.tokens());
-      return {.passed_on = (*gpt)->blocks()[0]->Forward(tape, x)};
+      return {.passed_on = {(*gpt)->blocks()[0]->Forward(tape, x)}};
     }
-    const Activation x = (*gpt)->blocks()[1]->Forward(tape, received);
+    const Activation x = (*gpt)->blocks()[1]->Forward(tape, received[0]);
     return {.loss = CrossEntropy(tape, (*gpt)->Head(tape, x), batch.targets)};
   };
   const SmallBatch sample(0, 0);
   auto engine = Engine::CreateStage(
       world, store, plan, cut,
-      [&](Tape& tape, const Activation& received) -> absl::StatusOr<StageOutput> {
+      [&](Tape& tape, absl::Span<const Activation> received) -> absl::StatusOr<StageOutput> {
         return compute(tape, sample, received);
       });
   if (!engine.ok()) return {engine.status()};
@@ -80,7 +80,7 @@ StageResult TrainStage(Communicator& world, const Plan& plan, bool fails = false
   for (int step = 0; step < kSteps; ++step) {
     std::vector<std::unique_ptr<SmallBatch>> batches(plan.accumulation);
     const auto forward = [&](Tape& tape, int64_t index,
-                             const Activation& received) -> absl::StatusOr<StageOutput> {
+                             absl::Span<const Activation> received) -> absl::StatusOr<StageOutput> {
       if (fails && step == 1) return absl::UnavailableError("cannot read b.txt");
       batches[index] = std::make_unique<SmallBatch>(step, replica * plan.accumulation + index);
       return compute(tape, *batches[index], received);

@@ -25,6 +25,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 constexpr GptConfig kModel = {
@@ -313,7 +314,8 @@ TEST(Stages, AreCutWhereTheyTakeAlikeLong) {
   // The embedding multiplies nothing, the head does little here: two blocks each.
   EXPECT_THAT(cut->first_units, ElementsAre(0, 3));
   EXPECT_THAT(cut->borrowed[1], ElementsAre(store.Find("wte.weight")));
-  EXPECT_EQ(cut->boundary, (Shape{kSize.batch, kSize.sequence, kModel.hidden_size}));
+  const Shape x = {kSize.batch, kSize.sequence, kModel.hidden_size};
+  EXPECT_THAT(cut->received, ElementsAre(IsEmpty(), ElementsAre(x)));
 }
 
 TEST(Stages, AreCutByTheCostsThatTheirUnitsAreGiven) {
@@ -346,7 +348,7 @@ TEST(UnitCosts, AreMeasuredOnceForEachKindAndTakeNothingAlong) {
   plan.groups = {{.parameters = "wpe.*", .frozen = true}};
   int runs = 0;
   const UnitModel counted = [&](Tape& tape, UnitRange units, const ModelInput& input,
-                                const Activation& received) {
+                                absl::Span<const Activation> received) {
     if (tape.pool().device().has_elements()) ++runs;
     return gpt->Units()(tape, units, input, received);
   };

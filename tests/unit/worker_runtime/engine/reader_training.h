@@ -35,7 +35,7 @@ struct ReaderTraining {
     engine = *Engine::Create(
         world, store, plan,
         [this, units](Tape& tape, UnitRange range, const ModelInput& input,
-                      const Activation& received) {
+                      absl::Span<const Activation> received) {
           before_forward(tape);
           return units(tape, range, input, received);
         },

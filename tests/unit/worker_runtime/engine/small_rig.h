@@ -42,7 +42,8 @@ struct SmallRig {
 
   // The model on a batch of `feed`, as Engine::Step(reader) calls it.
   absl::StatusOr<StageOutput> Run(engine::BatchFeed& feed, BatchReader& reader, Tape& tape,
-                                  const plan::StagePass& pass, const Activation& received,
+                                  const plan::StagePass& pass,
+                                  absl::Span<const Activation> received,
                                   bool is_capturing = false) {
     MUSTER_ASSIGN_OR_RETURN(const Batch* batch,
                             feed.At(reader, tape, pass.micro_batch, is_capturing));

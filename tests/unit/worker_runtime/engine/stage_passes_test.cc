@@ -30,7 +30,7 @@ struct Passes {
   absl::Status Forward(int number, const absl::Status& use_error = absl::OkStatus()) {
     return passes.Forward(
         Pass(plan::ActionKind::kForward, number).of,
-        [&](Tape& tape, const plan::StagePass& pass, const Activation& received) {
+        [&](Tape& tape, const plan::StagePass& pass, absl::Span<const Activation> received) {
           return small.Run(feed, *reader, tape, pass, received);
         },
         use_error);
@@ -75,9 +75,8 @@ TEST(StagePasses, EndTheGroupsWhereTheModelFails) {
     Passes on(world);
     const absl::Status end = on.passes.Forward(
         on.Pass(plan::ActionKind::kForward, 0).of,
-        [](Tape&, const plan::StagePass&, const Activation&) -> absl::StatusOr<StageOutput> {
-          return absl::InternalError("no such token");
-        },
+        [](Tape&, const plan::StagePass&, absl::Span<const Activation>)
+            -> absl::StatusOr<StageOutput> { return absl::InternalError("no such token"); },
         absl::OkStatus());
     EXPECT_THAT(std::string(end.message()), HasSubstr("no such token"));
     EXPECT_THAT(std::string(world.Barrier({}).Wait().message()),

@@ -5,8 +5,10 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "proto/base/status_macros.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
 #include "worker_runtime/engine/meta_run.h"
@@ -21,6 +23,7 @@ using plan::PassKind;
 using plan::Payload;
 using plan::Transfer;
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 // Four units of one parameter of two elements, each a stage; the last uses that of the first.
 struct Rank {
@@ -41,7 +44,7 @@ struct Rank {
       set_up.stages.push_back(plan::StageOfUnits(set_up.layout, stage, stage + 1, {}));
     }
     set_up.stages[3].borrowed = {0};
-    set_up.boundary = {2};
+    set_up.received = {{}, {{2}}, {{2}}, {{2}, {2}}};
     set_up.schedule = *plan::ScheduleOf(plan, 2);
     transfers.emplace(world, store, set_up, plan::TypesOf(plan, DType::kF32), passes, queue, pool);
   }
@@ -56,10 +59,12 @@ struct Rank {
   // Carries it out, with rank `peer` at its other end.
   absl::Status Carry(Transfer transfer) {
     transfer.bytes = 2 * sizeof(float);
-    const Tensor memory = transfers->MemoryOf(transfer);
-    absl::Status status = transfers->Start(transfer, memory).Wait();
-    if (status.ok()) transfers->Finish(transfer, memory);
-    return status;
+    std::vector<Tensor> memory = transfers->MemoryOf(transfer);
+    for (const Work& work : transfers->Start(transfer, memory)) {
+      MUSTER_RETURN_IF_ERROR(work.Wait());
+    }
+    transfers->Finish(transfer, std::move(memory));
+    return absl::OkStatus();
   }
 
   TensorPool pool;
@@ -75,6 +80,10 @@ std::vector<float> Elements(const Tensor& tensor) {
   return {all.begin(), all.end()};
 }
 
+MATCHER_P2(Holds, first, second, "") {
+  return ExplainMatchResult(ElementsAre(first, second), Elements(arg), result_listener);
+}
+
 TEST(StageTransfers, BringWhatAStageHasMadeToTheOneThatWaitsForIt) {
   const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {
     Rank rank(world, "interleaved");  // stages 0 and 2, 1 and 3
@@ -82,18 +91,18 @@ TEST(StageTransfers, BringWhatAStageHasMadeToTheOneThatWaitsForIt) {
     const int peer = 1 - world.rank();
     // Forward from stage 2 to stage 3, backward from stage 2 to stage 1.
     if (sends) {
-      rank.passes.At(2, 5).output.passed_on.value = rank.Filled(3);
-      rank.passes.At(2, 5).input_gradient = rank.Filled(7);
+      rank.passes.At(2, 5).output.passed_on = {{rank.Filled(3)}, {rank.Filled(8)}};
+      rank.passes.At(2, 5).input_gradients = {rank.Filled(7)};
     }
     for (const Payload payload : {Payload::kActivation, Payload::kGradient}) {
       absl::Status status = rank.Carry({.is_send = sends, .what = {payload, 2, 5}, .peer = peer});
       if (!status.ok()) return status;
     }
     if (sends) {
-      EXPECT_TRUE(rank.passes.At(2, 5).input_gradient.empty()) << "its memory has left with it";
+      EXPECT_THAT(rank.passes.At(2, 5).input_gradients, IsEmpty()) << "their memory has left";
     } else {
-      EXPECT_THAT(Elements(rank.passes.At(3, 5).received.value), ElementsAre(3, 4));
-      EXPECT_THAT(Elements(rank.passes.At(1, 5).gradient), ElementsAre(7, 8));
+      EXPECT_THAT(rank.passes.At(3, 5).came, ElementsAre(Holds(3, 4), Holds(8, 9)));
+      EXPECT_THAT(rank.passes.At(1, 5).gradients, ElementsAre(Holds(7, 8)));
     }
     return absl::OkStatus();
   });
@@ -137,15 +146,15 @@ TEST(StageTransfers, AreNamedByStageMicroBatchAndDirection) {
 TEST(StageTransfers, KeepWhatTheSameRankGoesOnWith) {
   OnRanks<int>(2, [](Communicator& world) {
     Rank rank(world, "zbv");  // stages 0 and 3, 1 and 2
-    rank.passes.At(1, 0).output.passed_on.value = rank.Filled(3);
+    rank.passes.At(1, 0).output.passed_on = {{rank.Filled(3)}};
     rank.transfers->Keep({.kind = PassKind::kForward, .stage = 1, .micro_batch = 0});
-    EXPECT_THAT(Elements(rank.passes.At(2, 0).received.value), ElementsAre(3, 4));
-    rank.passes.At(2, 0).input_gradient = rank.Filled(5);
+    EXPECT_THAT(rank.passes.At(2, 0).came, ElementsAre(Holds(3, 4)));
+    rank.passes.At(2, 0).input_gradients = {rank.Filled(5)};
     rank.transfers->Keep({.kind = PassKind::kInputGradient, .stage = 2, .micro_batch = 0});
-    EXPECT_THAT(Elements(rank.passes.At(1, 0).gradient), ElementsAre(5, 6));
-    rank.passes.At(0, 0).output.passed_on.value = rank.Filled(3);
+    EXPECT_THAT(rank.passes.At(1, 0).gradients, ElementsAre(Holds(5, 6)));
+    rank.passes.At(0, 0).output.passed_on = {{rank.Filled(3)}};
     rank.transfers->Keep({.kind = PassKind::kForward, .stage = 0, .micro_batch = 0});
-    EXPECT_TRUE(rank.passes.At(1, 0).received.value.empty()) << "that one travels";
+    EXPECT_THAT(rank.passes.At(1, 0).came, IsEmpty()) << "that one travels";
     return 0;
   });
 }

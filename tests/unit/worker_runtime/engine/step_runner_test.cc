@@ -34,7 +34,7 @@ struct Running {
   }
   absl::Status PutBatches() {
     MUSTER_RETURN_IF_ERROR(feed.Begin(*reader));
-    return Put([&](Tape& tape, const plan::StagePass& pass, const Activation& received) {
+    return Put([&](Tape& tape, const plan::StagePass& pass, absl::Span<const Activation> received) {
       return small.Run(feed, *reader, tape, pass, received);
     });
   }
@@ -74,7 +74,8 @@ TEST(StepRunner, LeavesTheStateWhereAStepFailsBeforeItsUpdates) {
   Alone([](Communicator& world) {
     Running on(world, SmallPlan(SumMode::kOrdered, 1));
     const absl::Status put =
-        on.Put([](Tape&, const plan::StagePass&, const Activation&) -> absl::StatusOr<StageOutput> {
+        on.Put([](Tape&, const plan::StagePass&,
+                  absl::Span<const Activation>) -> absl::StatusOr<StageOutput> {
           return absl::InternalError("no such token");
         });
     EXPECT_THAT(std::string(put.message()), HasSubstr("no such token"));
@@ -94,13 +95,14 @@ TEST(StepRunner, EndsAStepThatUsesAUnitWhereItDidNotBefore) {
     const Parameter& last = *parameters.back();
     const Parameter& block = **std::find_if(parameters.begin(), parameters.end(),
                                             [](const auto& p) { return p->unit() == 1; });
-    const absl::Status put = on.Put([&](Tape&, const plan::StagePass&, const Activation&) {
-      on.runner.Enter(last);
-      EXPECT_EQ(last.value().shape(), last.shape());
-      on.runner.Enter(block);
-      EXPECT_EQ(block.value().shape(), block.shape()) << "there is memory whatever happens";
-      return StageOutput{};
-    });
+    const absl::Status put =
+        on.Put([&](Tape&, const plan::StagePass&, absl::Span<const Activation>) {
+          on.runner.Enter(last);
+          EXPECT_EQ(last.value().shape(), last.shape());
+          on.runner.Enter(block);
+          EXPECT_EQ(block.value().shape(), block.shape()) << "there is memory whatever happens";
+          return StageOutput{};
+        });
     EXPECT_THAT(put, StatusIs(absl::StatusCode::kInternal));
     EXPECT_THAT(std::string(put.message()),
                 HasSubstr("at a point where it did not when its order of use was found out"));

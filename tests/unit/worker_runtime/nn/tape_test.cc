@@ -155,6 +155,28 @@ TEST(Tape, CutIntoStagesGivesTheGradientsOfTheWhole) {
   EXPECT_TRUE(SameBits(tiny.Gradients(), expected));
 }
 
+TEST(Tape, BeginsWithSeveralOutputsOfWhichOneWasReceivedAndOneIsAConstant) {
+  TensorPool pool;
+  Tape tape(pool);
+  const auto filled = [&](float value) {
+    const Tensor tensor = pool.Allocate(DType::kF32, {2});
+    std::fill(tensor.span<float>().begin(), tensor.span<float>().end(), value);
+    return tensor;
+  };
+  const Activation x = tape.Watch(filled(1));
+  const Activation y = tape.Watch(filled(2));
+  const Activation sum = Add(tape, x, y);
+  const std::vector<Activation> outputs = {sum, y, {.value = filled(3)}};
+  std::vector<Tape::Seed> seeds;
+  for (const Activation& output : outputs) {
+    seeds.push_back({.output = output, .gradient = filled(10 + seeds.size())});
+  }
+  tape.Backward(absl::MakeSpan(seeds));
+  EXPECT_THAT(tape.TakeGradient(x).span<float>(), ElementsAre(10, 10));
+  EXPECT_THAT(tape.TakeGradient(y).span<float>(), ElementsAre(21, 21));
+  for (const Tape::Seed& seed : seeds) EXPECT_TRUE(seed.gradient.empty()) << "was taken";
+}
+
 TEST(Tape, DropsWhatItKeptOnceReplayed) {
   TinyGpt tiny;
   Tape tape(tiny.pool);

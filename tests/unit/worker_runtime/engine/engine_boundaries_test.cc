@@ -1,0 +1,327 @@
+// Pipelines of a model that hands several activations from stage to stage, of different shapes and
+// not always as many: bits, memory, bytes, and what is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "muster/engine.h"
+#include "muster/layers.h"
+#include "muster/pipeline.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/engine/training_ranks.h"
+#include "worker_runtime/engine/cut_model.h"
+#include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/nn/operations.h"
+#include "worker_runtime/plan/compile_program.h"
+#include "worker_runtime/plan/prove_program.h"
+#include "worker_runtime/plan/stage_order.h"
+
+namespace muster::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kVocabulary = 24;
+constexpr int64_t kWide = 32;
+constexpr int64_t kNarrow = 16;
+constexpr int kUnits = 8;
+constexpr Engine::BatchSize kSize = {.batch = 1, .sequence = 16};
+constexpr int64_t kMicroBatches = 8;  // of a step
+const Shape kMemory = {kSize.batch, kSize.sequence, kWide};
+const Shape kStream = {kSize.batch, kSize.sequence, kNarrow};
+
+// An encoder, whose output every unit of a decoder reads, of another width. Units pass on, in this
+// order,
+//   0, 1, 2: the encoder's activation
+//   3, 4, 5: the decoder's, and what the encoder has made, as it is
+//   6:       the same, and a constant
+// and the last unit reads the decoder's and the constant alone.
+class TwoStreams {
+ public:
+  explicit TwoStreams(ParameterStore& store, int64_t decoder_width = kNarrow)
+      : decoder_width_(decoder_width) {
+    for (int u = 0; u < kUnits; ++u) {
+      store.BeginUnit(absl::StrCat("u", u));
+      const Scope scope = Scope(store) / "u" / u;
+      if (u == 0) {
+        embedding_ = std::make_unique<Embedding>(
+            scope, Embedding::Options{
+                       .vocabulary = kVocabulary, .context = kSize.sequence, .width = kWide});
+      } else {
+        maps_[u] = std::make_unique<Linear>(scope, MapOf(u));
+      }
+    }
+  }
+
+  UnitModel Units() const {
+    return [this](Tape& tape, UnitRange units, const ModelInput& input,
+                  absl::Span<const Activation> received) -> absl::StatusOr<StageOutput> {
+      std::vector<Activation> all(received.begin(), received.end());
+      for (int u = units.first; u < units.end; ++u) {
+        if (u == kUnits - 1) {
+          const Activation x = Add(tape, all[0], all[2]);
+          return StageOutput{.loss = CrossEntropy(tape, maps_[u]->Forward(tape, x), input.targets)};
+        }
+        all = Forward(tape, u, input, std::move(all));
+      }
+      return StageOutput{.passed_on = std::move(all)};
+    };
+  }
+
+ private:
+  Linear::Options MapOf(int unit) const {
+    if (unit < 3) return {.inputs = kWide, .outputs = kWide, .initial_std = 0.3};
+    const bool is_last = unit + 1 == kUnits;
+    return {.inputs = is_last ? decoder_width_ : kWide,
+            .outputs = is_last ? kVocabulary : decoder_width_,
+            .initial_std = 0.3};
+  }
+
+  std::vector<Activation> Forward(Tape& tape, int unit, const ModelInput& input,
+                                  std::vector<Activation> all) const {
+    if (unit == 0) return {embedding_->Forward(tape, input.tokens)};
+    const Gelu gelu;
+    if (unit < 3) return {gelu.Forward(tape, maps_[unit]->Forward(tape, all[0]))};
+    const Activation from_memory = maps_[unit]->Forward(tape, all.back());
+    if (unit == 3) return {from_memory, all[0]};
+    all[0] = gelu.Forward(tape, Add(tape, all[0], from_memory));
+    if (unit == 6) {
+      const Tensor half = tape.pool().Allocate(all[0].value.dtype(), all[0].value.shape());
+      tape.operations(half.dtype()).fill(tape.queue(), 0.5, half);
+      all.push_back({.value = half});
+    }
+    return all;
+  }
+
+  const int64_t decoder_width_;
+  std::unique_ptr<Embedding> embedding_;
+  std::array<std::unique_ptr<Linear>, kUnits> maps_;
+};
+
+struct Setting {
+  std::string schedule = "1f1b";
+  int64_t places = 1;
+  int replicas = 1;
+  std::string preset = "ddp";
+  DType dtype = DType::kF32;
+  SumMode mode = SumMode::kOrdered;
+  int64_t decoder_width = kNarrow;
+  int begins_with = 0;  // the first unit of the second of two stages; 0: where they take alike long
+
+  int ranks() const { return static_cast<int>(places) * replicas; }
+};
+
+std::string Name(const Setting& setting) {
+  return absl::StrCat(setting.schedule, " over ", setting.places, " places of ", setting.replicas,
+                      " under ", setting.preset, " in ", ToString(setting.dtype), " from unit ",
+                      setting.begins_with);
+}
+
+Plan PlanOf(const Setting& setting) {
+  Plan plan = Under(setting.preset, Plan(), setting.replicas);
+  plan.stages = setting.places;
+  plan.schedule = setting.schedule;
+  plan.mode = setting.mode;
+  plan.accumulation = kMicroBatches / setting.replicas;
+  plan.learning_rate = {.peak = 3e-3};
+  plan.buckets.bytes_max = 2'000;
+  for (int u = 0; u < kUnits && setting.begins_with > 0; ++u) {
+    const bool is_beside = u == setting.begins_with || u + 1 == setting.begins_with;
+    plan.unit_costs.push_back({absl::StrCat("u", u), is_beside ? 100.0 : 1.0});
+  }
+  return plan;
+}
+
+struct Trained {
+  absl::Status status;
+  std::string hash;
+  int64_t sent = 0;  // in the last step
+  EngineMemory memory;
+};
+
+Trained TrainRank(Communicator& world, const Setting& setting, int steps) {
+  const SmallText text;
+  ParameterStore store(setting.dtype);
+  const TwoStreams model(store, setting.decoder_width);
+  auto engine = Engine::Create(world, store, PlanOf(setting), model.Units(), kSize);
+  if (!engine.ok()) return {engine.status()};
+  auto reader = *(*engine)->Read(text, kSize);
+  Trained trained;
+  for (int i = 0; i < steps && trained.status.ok(); ++i) {
+    const int64_t before = (*engine)->bytes_sent();
+    trained.status = (*engine)->Step(*reader).status();
+    trained.sent = (*engine)->bytes_sent() - before;
+  }
+  if (!trained.status.ok()) return trained;
+  trained.memory = (*engine)->memory();
+  const auto hash = (*engine)->ParameterHash();
+  trained.status = hash.status();
+  trained.hash = hash.value_or("none");
+  return trained;
+}
+
+std::string HashOf(const Setting& setting) {
+  const auto ranks = OnRanks<Trained>(
+      setting.ranks(), [&](Communicator& world) { return TrainRank(world, setting, 3); });
+  for (const Trained& rank : ranks) {
+    EXPECT_THAT(rank.status, IsOk()) << Name(setting);
+    EXPECT_EQ(rank.hash, ranks[0].hash) << Name(setting);
+  }
+  return ranks[0].hash;
+}
+
+TEST(SeveralActivations, HaveTheBitsOfOneProcessWhereverTheModelIsCut) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    const std::string one = HashOf({.dtype = dtype});
+    for (int unit = 1; unit < kUnits; ++unit) {
+      const Setting setting = {.places = 2, .dtype = dtype, .begins_with = unit};
+      EXPECT_EQ(HashOf(setting), one) << Name(setting);
+    }
+  }
+}
+
+class SeveralActivationsUnder : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SeveralActivationsUnder, HaveTheBitsOfOneProcessWhateverRanksShard) {
+  const std::string one = HashOf({});
+  for (const int64_t places : {2, 4}) {
+    for (const std::string& preset : DataParallelPresets()) {
+      const Setting setting = {
+          .schedule = GetParam(), .places = places, .replicas = 2, .preset = preset};
+      EXPECT_EQ(HashOf(setting), one) << Name(setting);
+    }
+  }
+}
+
+TEST_P(SeveralActivationsUnder, SendAndReserveWhatProgramsSay) {
+  // Both have one width here: memory of one size serves no other.
+  const Setting setting = {
+      .schedule = GetParam(), .places = 4, .mode = SumMode::kFast, .decoder_width = kWide};
+  const Plan plan = PlanOf(setting);
+  const auto taken = OnRanks<Trained>(
+      setting.ranks(), [&](Communicator& world) { return TrainRank(world, setting, 2); });
+  ParameterStore store;
+  const TwoStreams model(store, setting.decoder_width);
+  const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
+  const int places = static_cast<int>(setting.places);
+  const PipelineCut cut =
+      *engine::CutModel(store, plan, plan::StagesOver(plan, places), model.Units(), sample);
+  const auto traces = *engine::RecordStages(store, plan, cut, model.Units(), sample);
+  const auto parameters = engine::InfoOf(store);
+  for (int rank = 0; rank < setting.ranks(); ++rank) {
+    EXPECT_THAT(taken[rank].status, IsOk());
+    const plan::StepFigures figures = plan::FiguresOf(plan::CompileProgram(
+        {.plan = plan,
+         .parameters = parameters,
+         .types = plan::TypesOf(plan, DType::kF32),
+         .mesh = {.stages = places},
+         .stages = engine::StagesOf(store, plan::PlanBlockLayout(parameters), cut, traces)},
+        rank));
+    const auto sent = static_cast<double>(figures.sent_total());
+    EXPECT_NEAR(static_cast<double>(taken[rank].sent), sent, 0.01 * sent)
+        << Name(setting) << ", rank " << rank;
+    const auto planned = static_cast<double>(plan::TotalOf(figures.peak));
+    const auto held = static_cast<double>(taken[rank].memory.total());
+    EXPECT_LE(held, 1.02 * planned) << Name(setting) << ", rank " << rank;
+    EXPECT_GE(held, 0.85 * planned) << Name(setting) << ", rank " << rank;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedules, SeveralActivationsUnder,
+                         ::testing::Values("gpipe", "1f1b", "interleaved", "zb-h1", "zbv",
+                                           "dualpipev"),
+                         [](const auto& schedule) {
+                           std::string name = schedule.param;
+                           name.erase(std::remove(name.begin(), name.end(), '-'), name.end());
+                           return name;
+                         });
+
+TEST(SeveralActivations, AreFoundOutOfEachCut) {
+  ParameterStore store;
+  const TwoStreams model(store);
+  const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
+  const auto cut = engine::CutModel(store, Plan(), kUnits, model.Units(), sample);
+  ASSERT_THAT(cut, IsOk());
+  EXPECT_THAT(
+      cut->received,
+      ElementsAre(IsEmpty(), ElementsAre(kMemory), ElementsAre(kMemory), ElementsAre(kMemory),
+                  ElementsAre(kStream, kMemory), ElementsAre(kStream, kMemory),
+                  ElementsAre(kStream, kMemory), ElementsAre(kStream, kMemory, kStream)));
+}
+
+// A program calls its stages itself, and the first one passes on others from the second step on.
+TEST(SeveralActivations, ThatAStageDidNotDeclareAreRefused) {
+  struct Case {
+    std::function<std::vector<Activation>(Tape&, Activation x)> passed_on;
+    std::string why;
+  };
+  const std::vector<Case> cases = {
+      {[](Tape&, Activation x) { return std::vector<Activation>{std::move(x)}; },
+       "stage 0 passes on [1, 16, 32], and the next receives [1, 16, 32] and [1, 16, 32]"},
+      {[](Tape&, Activation x) {
+         return std::vector<Activation>{x, {.value = x.value.Reshaped({16, 32}), .slot = x.slot}};
+       },
+       "stage 0 passes on [1, 16, 32] and [16, 32], and the next receives"},
+      {[](Tape&, const Activation& x) {
+         return std::vector<Activation>{{.value = x.value}, {.value = x.value}};
+       },
+       "stage 0 passes on nothing that an operation of its tape has made"},
+      {[](Tape& tape, const Activation& x) {
+         const Tensor narrow = tape.pool().Allocate(DType::kBf16, kMemory);
+         return std::vector<Activation>{x, {.value = narrow}};
+       },
+       "stage 0 passes on bf16, and the parameters are f32"},
+  };
+  for (const Case& wrong : cases) {
+    const auto errors = OnRanks<absl::Status>(2, [&](Communicator& world) {
+      ParameterStore store;
+      std::vector<std::unique_ptr<Linear>> maps;
+      for (const char* unit : {"u0", "u1"}) {
+        store.BeginUnit(unit);
+        maps.push_back(std::make_unique<Linear>(
+            Scope(store) / unit, Linear::Options{.inputs = kWide, .outputs = kWide}));
+      }
+      const PipelineCut cut = {
+          .first_units = {0, 1}, .borrowed = {{}, {}}, .received = {{}, {kMemory, kMemory}}};
+      const std::vector<int32_t> targets(kSize.sequence, 1);
+      bool is_wrong = false;
+      const auto compute = [&](Tape& tape, absl::Span<const Activation> received) -> StageOutput {
+        if (world.rank() == 1) {
+          const Activation x = maps[1]->Forward(tape, Add(tape, received[0], received[1]));
+          return {.loss = CrossEntropy(tape, x, targets)};
+        }
+        const Tensor ones = tape.pool().Allocate(DType::kF32, kMemory);
+        tape.operations(DType::kF32).fill(tape.queue(), 1, ones);
+        Activation x = maps[0]->Forward(tape, {.value = ones});
+        if (is_wrong) return {.passed_on = wrong.passed_on(tape, x)};
+        return {.passed_on = {x, x}};
+      };
+      auto engine = *Engine::CreateStage(
+          world, store, Plan(), cut,
+          [&](Tape& tape, absl::Span<const Activation> received) -> absl::StatusOr<StageOutput> {
+            return compute(tape, received);
+          });
+      const auto forward = [&](Tape& tape, int64_t, absl::Span<const Activation> received)
+          -> absl::StatusOr<StageOutput> { return compute(tape, received); };
+      EXPECT_THAT(engine->StepStage(forward), IsOk());
+      is_wrong = true;
+      return engine->StepStage(forward).status();
+    });
+    EXPECT_THAT(errors[0], StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(wrong.why)));
+    EXPECT_THAT(errors[1], StatusIs(absl::StatusCode::kAborted, HasSubstr(wrong.why)));
+  }
+}
+
+}  // namespace
+}  // namespace muster::testing

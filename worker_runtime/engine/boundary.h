@@ -1,0 +1,42 @@
+// What one stage of a pipeline hands to the next: one activation or several.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "muster/dtype.h"
+#include "muster/tape.h"
+#include "muster/tensor.h"
+
+namespace muster::engine {
+
+std::vector<Tensor> ValuesOf(absl::Span<const Activation> activations);
+std::vector<Shape> ShapesOf(absl::Span<const Activation> activations);
+// "[2, 8] and [2]": for people.
+std::string TextOfShapes(absl::Span<const Shape> shapes);
+int64_t BytesOfBoundary(DType dtype, absl::Span<const Shape> shapes);
+
+// Uninitialised.
+std::vector<Tensor> Allocate(TensorPool& pool, DType dtype, absl::Span<const Shape> shapes);
+
+// Makes what came from another stage activations of `tape`.
+std::vector<Activation> Watch(Tape& tape, absl::Span<const Tensor> received);
+// Their gradients after a backward pass. Zeros where a stage has not used what it received: the one
+// before waits for all of them.
+std::vector<Tensor> TakeGradients(Tape& tape, absl::Span<const Activation> received);
+
+bool NeedGradients(absl::Span<const Activation> activations);
+// Each of `outputs` with its gradient from the stage behind.
+std::vector<Tape::Seed> SeedsOf(absl::Span<const Activation> outputs,
+                                std::vector<Tensor> gradients);
+
+// `declared`: what the stage behind receives; none of the last stage.
+//
+// Errors: kInvalidArgument: `passed_on` are others, or none of them needs a gradient.
+absl::Status CheckPassedOn(absl::Span<const Activation> passed_on, absl::Span<const Shape> declared,
+                           DType dtype, int stage);
+
+}  // namespace muster::engine
