@@ -101,8 +101,12 @@ absl::StatusOr<std::vector<UnitUse>> UsesOfUnits(ParameterStore& store, const Pl
     };
     const std::vector<Shape> received = u == 0 ? std::vector<Shape>() : units[u - 1].passed_on;
     MUSTER_RETURN_IF_ERROR(RunOnMeta(store, plan, received, run));
-    if (u + 1 < static_cast<int>(units.size()) && units[u].passed_on.empty()) {
-      return Refuse(absl::StrCat("unit ", UnitName(store, u), " passes nothing on"));
+    const std::vector<Shape>& passed_on = units[u].passed_on;
+    const bool has_all = std::all_of(passed_on.begin(), passed_on.end(),
+                                     [](const Shape& shape) { return shape.rank() > 0; });
+    if (u + 1 < static_cast<int>(units.size()) && (passed_on.empty() || !has_all)) {
+      return Refuse(absl::StrCat("unit ", UnitName(store, u), " passes ",
+                                 has_all ? "nothing on" : "on an activation without a value"));
     }
     for (const int p : used) units[u].of_others.push_back(store.parameters()[p].get());
   }

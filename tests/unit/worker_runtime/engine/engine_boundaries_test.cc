@@ -260,6 +260,26 @@ TEST(SeveralActivations, AreFoundOutOfEachCut) {
                   ElementsAre(kStream, kMemory), ElementsAre(kStream, kMemory, kStream)));
 }
 
+TEST(SeveralActivations, AreRefusedWhereThereIsNoneOrOneHasNoValue) {
+  ParameterStore store;
+  const TwoStreams model(store);
+  const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
+  const auto refusal = [&](const std::vector<Activation>& of_unit_1) {
+    const UnitModel units =
+        [&](Tape& tape, UnitRange range, const ModelInput& input,
+            absl::Span<const Activation> received) -> absl::StatusOr<StageOutput> {
+      if (range.first == 1) return StageOutput{.passed_on = of_unit_1};
+      return model.Units()(tape, range, input, received);
+    };
+    return engine::CutModel(store, Plan(), 2, units, sample).status();
+  };
+  EXPECT_THAT(refusal({}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("unit u1 passes nothing on")));
+  EXPECT_THAT(refusal({Activation()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("unit u1 passes on an activation without a value")));
+}
+
 // A program calls its stages itself, and the first one passes on others from the second step on.
 TEST(SeveralActivations, ThatAStageDidNotDeclareAreRefused) {
   struct Case {
