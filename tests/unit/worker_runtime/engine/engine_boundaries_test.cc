@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "muster/pipeline.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
+#include "tests/unit/worker_runtime/engine/two_streams.h"
 #include "worker_runtime/engine/cut_model.h"
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/nn/operations.h"
@@ -32,82 +32,13 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr int64_t kVocabulary = 24;
-constexpr int64_t kWide = 32;
-constexpr int64_t kNarrow = 16;
-constexpr int kUnits = 8;
+constexpr int64_t kWide = TwoStreams::kWidth;
+constexpr int64_t kNarrow = TwoStreams::kWidth / 2;
+constexpr int kUnits = TwoStreams::kUnits;
 constexpr Engine::BatchSize kSize = {.batch = 1, .sequence = 16};
 constexpr int64_t kMicroBatches = 8;  // of a step
 const Shape kMemory = {kSize.batch, kSize.sequence, kWide};
 const Shape kStream = {kSize.batch, kSize.sequence, kNarrow};
-
-// An encoder, whose output every unit of a decoder reads, of another width. Units pass on, in this
-// order,
-//   0, 1, 2: the encoder's activation
-//   3, 4, 5: the decoder's, and what the encoder has made, as it is
-//   6:       the same, and a constant
-// and the last unit reads the decoder's and the constant alone.
-class TwoStreams {
- public:
-  explicit TwoStreams(ParameterStore& store, int64_t decoder_width = kNarrow)
-      : decoder_width_(decoder_width) {
-    for (int u = 0; u < kUnits; ++u) {
-      store.BeginUnit(absl::StrCat("u", u));
-      const Scope scope = Scope(store) / "u" / u;
-      if (u == 0) {
-        embedding_ = std::make_unique<Embedding>(
-            scope, Embedding::Options{
-                       .vocabulary = kVocabulary, .context = kSize.sequence, .width = kWide});
-      } else {
-        maps_[u] = std::make_unique<Linear>(scope, MapOf(u));
-      }
-    }
-  }
-
-  UnitModel Units() const {
-    return [this](Tape& tape, UnitRange units, const ModelInput& input,
-                  absl::Span<const Activation> received) -> absl::StatusOr<StageOutput> {
-      std::vector<Activation> all(received.begin(), received.end());
-      for (int u = units.first; u < units.end; ++u) {
-        if (u == kUnits - 1) {
-          const Activation x = Add(tape, all[0], all[2]);
-          return StageOutput{.loss = CrossEntropy(tape, maps_[u]->Forward(tape, x), input.targets)};
-        }
-        all = Forward(tape, u, input, std::move(all));
-      }
-      return StageOutput{.passed_on = std::move(all)};
-    };
-  }
-
- private:
-  Linear::Options MapOf(int unit) const {
-    if (unit < 3) return {.inputs = kWide, .outputs = kWide, .initial_std = 0.3};
-    const bool is_last = unit + 1 == kUnits;
-    return {.inputs = is_last ? decoder_width_ : kWide,
-            .outputs = is_last ? kVocabulary : decoder_width_,
-            .initial_std = 0.3};
-  }
-
-  std::vector<Activation> Forward(Tape& tape, int unit, const ModelInput& input,
-                                  std::vector<Activation> all) const {
-    if (unit == 0) return {embedding_->Forward(tape, input.tokens)};
-    const Gelu gelu;
-    if (unit < 3) return {gelu.Forward(tape, maps_[unit]->Forward(tape, all[0]))};
-    const Activation from_memory = maps_[unit]->Forward(tape, all.back());
-    if (unit == 3) return {from_memory, all[0]};
-    all[0] = gelu.Forward(tape, Add(tape, all[0], from_memory));
-    if (unit == 6) {
-      const Tensor half = tape.pool().Allocate(all[0].value.dtype(), all[0].value.shape());
-      tape.operations(half.dtype()).fill(tape.queue(), 0.5, half);
-      all.push_back({.value = half});
-    }
-    return all;
-  }
-
-  const int64_t decoder_width_;
-  std::unique_ptr<Embedding> embedding_;
-  std::array<std::unique_ptr<Linear>, kUnits> maps_;
-};
 
 struct Setting {
   std::string schedule = "1f1b";
@@ -136,10 +67,7 @@ Plan PlanOf(const Setting& setting) {
   plan.accumulation = kMicroBatches / setting.replicas;
   plan.learning_rate = {.peak = 3e-3};
   plan.buckets.bytes_max = 2'000;
-  for (int u = 0; u < kUnits && setting.begins_with > 0; ++u) {
-    const bool is_beside = u == setting.begins_with || u + 1 == setting.begins_with;
-    plan.unit_costs.push_back({absl::StrCat("u", u), is_beside ? 100.0 : 1.0});
-  }
+  if (setting.begins_with > 0) plan.unit_costs = TwoStreams::CostsForACutAt(setting.begins_with);
   return plan;
 }
 
@@ -249,7 +177,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, SeveralActivationsUnder,
 
 TEST(SeveralActivations, AreFoundOutOfEachCut) {
   ParameterStore store;
-  const TwoStreams model(store);
+  const TwoStreams model(store, kNarrow);
   const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
   const auto cut = engine::CutModel(store, Plan(), kUnits, model.Units(), sample);
   ASSERT_THAT(cut, IsOk());
@@ -262,7 +190,7 @@ TEST(SeveralActivations, AreFoundOutOfEachCut) {
 
 TEST(SeveralActivations, AreRefusedWhereThereIsNoneOrOneHasNoValue) {
   ParameterStore store;
-  const TwoStreams model(store);
+  const TwoStreams model(store, kNarrow);
   const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
   const auto refusal = [&](const std::vector<Activation>& of_unit_1) {
     const UnitModel units =

@@ -27,7 +27,7 @@ void Compare(const Plan& plan, int64_t launches, const std::function<void(Reader
     CountingCuda counting(cuda);
     const std::unique_ptr<Device> device = MakeLateDevice(counting);
     ReaderTraining host(world, plan, nullptr, dtype);
-    ReaderTraining late(world, plan, device.get(), dtype, kSmallGpt, options);
+    ReaderTraining late(world, plan, device.get(), dtype, UnitsOf(kSmallGpt), options);
     train(host);
     train(late);
     EXPECT_EQ(late.Hash(), host.Hash());

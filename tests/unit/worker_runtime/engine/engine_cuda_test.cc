@@ -136,7 +136,7 @@ int64_t LaunchesOfUpdate(const Plan& plan, int layers) {
     const std::unique_ptr<Device> device = DeviceOf(cuda);
     GptConfig config = kSmallGpt;
     config.layers = layers;
-    ReaderTraining training(world, plan, device.get(), DType::kBf16, config);
+    ReaderTraining training(world, plan, device.get(), DType::kBf16, UnitsOf(config));
     int64_t before = -1;
     training.engine->OnPhase([&](int64_t, Phase phase) {
       if (phase == Phase::kUpdate && before < 0) before = BlockEmulator::launches;
@@ -322,7 +322,7 @@ TEST(EngineOnCuda, HasTheSameBitsInStepsThatAreCaptured) {
       Plan plan = SmallPlan(SumMode::kFast, 1);
       plan.loss_scaling = LossScaling::Static(1024);
       plan.update.stochastic_rounding = true;
-      ReaderTraining on(world, plan, device.get(), DType::kBf16, kSmallGpt,
+      ReaderTraining on(world, plan, device.get(), DType::kBf16, UnitsOf(kSmallGpt),
                         {.captures_steps = captures});
       on.Steps(5);
       EXPECT_EQ(calls->since_mark().graph_launches, captures ? 3 : 0);

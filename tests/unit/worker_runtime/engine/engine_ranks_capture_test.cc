@@ -18,6 +18,7 @@
 #include "tests/support/emulation/stream_communicators.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/steps_on_streams.h"
+#include "tests/unit/worker_runtime/engine/two_streams.h"
 
 namespace muster::testing {
 namespace {
@@ -66,6 +67,16 @@ TEST(StepsCapturedByRanks, HaveTheBitsOfTheHostInAPipeline) {
   plan.stages = 2;
   Compare(
       4, plan, 2, [](int, ReaderTraining& on) { on.Steps(4); }, 51);
+}
+
+TEST(StepsCapturedByRanks, HaveTheBitsOfTheHostWhereStagesPassOnSeveralActivations) {
+  Plan plan = PlanOfSteps(4);
+  plan.stages = 2;
+  for (const int first_of_stage_1 : {4, 7}) {
+    plan.unit_costs = TwoStreams::CostsForACutAt(first_of_stage_1);
+    Compare(4, plan, 2, [](int, ReaderTraining& on) { on.Steps(4); }, 52, DType::kF32,
+            {.captures = true, .make_units = TwoStreams::MakeUnits()});
+  }
 }
 
 TEST(StepsCapturedByRanks, FollowTheLossScaleAndAreSkippedByAll) {
@@ -136,7 +147,7 @@ TEST(StepsCapturedByRanks, EndOnAllRanksWhereOneAbortsBeforeItsLaunch) {
       threads.emplace_back([&, rank] {
         Communicator& world = *communicators[rank];
         const std::unique_ptr<Device> device = MakeLateDevice(cuda);
-        ReaderTraining on(world, PlanOfSteps(1), device.get(), DType::kF32, kSmallGpt,
+        ReaderTraining on(world, PlanOfSteps(1), device.get(), DType::kF32, UnitsOf(kSmallGpt),
                           {.captures_steps = true});
         on.Steps(4);
         if (rank == 1) {

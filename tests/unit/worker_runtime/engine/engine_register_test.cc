@@ -22,7 +22,7 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-constexpr Told kToRegister = {.registers = true};
+const Told kToRegister = {.registers = true};
 
 const StepsOfRank kThreeSteps = [](int, ReaderTraining& on) { on.Steps(3); };
 

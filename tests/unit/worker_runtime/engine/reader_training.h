@@ -24,14 +24,26 @@ inline constexpr LossScaling kTooLargeAtFirst = {.kind = LossScaling::Kind::kTor
                                                  .growth = 0x1p8,
                                                  .backoff = 0x1p-24};
 
+// Declares a model, which lives as long as its units.
+using MakeUnits = std::function<UnitModel(ParameterStore& store)>;
+
+inline MakeUnits UnitsOf(const GptConfig& config) {
+  return [config](ParameterStore& store) -> UnitModel {
+    const std::shared_ptr<Gpt> gpt = *Gpt::Create(config, store);
+    return [gpt, units = gpt->Units()](Tape& tape, UnitRange range, const ModelInput& input,
+                                       absl::Span<const Activation> received) {
+      return units(tape, range, input, received);
+    };
+  };
+}
+
 struct ReaderTraining {
   ReaderTraining(Communicator& world, const Plan& plan, const Device* device,
-                 DType dtype = DType::kF32, const GptConfig& config = kSmallGpt,
+                 DType dtype = DType::kF32, const MakeUnits& make_units = UnitsOf(kSmallGpt),
                  EngineOptions options = {})
       : store(dtype) {
     store.PlaceOn(device);
-    gpt = *Gpt::Create(config, store);
-    const UnitModel units = gpt->Units();
+    const UnitModel units = make_units(store);
     engine = *Engine::Create(
         world, store, plan,
         [this, units](Tape& tape, UnitRange range, const ModelInput& input,
@@ -59,7 +71,6 @@ struct ReaderTraining {
   SmallText text;
   ParameterStore store;
   std::function<void(Tape& tape)> before_forward = [](Tape&) {};
-  std::unique_ptr<Gpt> gpt;
   std::unique_ptr<Engine> engine;
   std::vector<double> losses, rates, scales;
   int skipped = 0;

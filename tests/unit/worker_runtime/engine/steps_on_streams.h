@@ -42,6 +42,7 @@ struct Told {
   bool captures = false;
   bool registers = false;
   int refuses = -1;  // this rank captures none
+  MakeUnits make_units = UnitsOf(kSmallGpt);
 };
 
 // One result per rank.
@@ -59,7 +60,8 @@ inline std::vector<Trained> OnStreams(int ranks, const Plan& plan, const StepsOf
         const std::unique_ptr<Device> device = MakeLateDevice(counting);
         EngineOptions options = {.registers_buffers = told.registers};
         if (told.captures) options.captures_steps = rank != told.refuses;
-        ReaderTraining on(*communicators[rank], plan, device.get(), dtype, kSmallGpt, options);
+        ReaderTraining on(*communicators[rank], plan, device.get(), dtype, told.make_units,
+                          options);
         train(rank, on);
         results[rank] = {on.Hash(), on.losses, on.scales, on.skipped,
                          counting.since_mark().graph_launches};
@@ -77,7 +79,7 @@ inline void Compare(int ranks, const Plan& plan, int64_t launches, const StepsOf
                     uint64_t seed = 1, DType dtype = DType::kF32, Told told = {.captures = true},
                     StreamFigures* figures = nullptr) {
   const auto host = OnRanks<Trained>(ranks, [&](Communicator& world) {
-    ReaderTraining on(world, plan, nullptr, dtype);
+    ReaderTraining on(world, plan, nullptr, dtype, told.make_units);
     train(world.rank(), on);
     return Trained{on.Hash(), on.losses, on.scales, on.skipped};
   });
