@@ -1,6 +1,7 @@
 #include "worker_runtime/engine/boundary.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -92,7 +93,15 @@ absl::Status CheckPassedOn(absl::Span<const Activation> passed_on, absl::Span<co
                      ", and the parameters are ", ToString(dtype),
                      ": activations between stages have the store's type"));
   }
-  if (NeedGradients(passed_on)) return absl::OkStatus();
+  std::set<int> slots;
+  for (const Activation& activation : passed_on) {
+    if (!activation.needs_gradient() || slots.insert(activation.slot).second) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "stage ", stage,
+        " passes on one activation twice, whose gradient would be added up in another order than "
+        "in one process: pass it on once"));
+  }
+  if (!slots.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "stage ", stage,
       " passes on nothing that an operation of its tape has made, so nothing in it would learn"));

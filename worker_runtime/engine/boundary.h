@@ -35,7 +35,8 @@ std::vector<Tape::Seed> SeedsOf(absl::Span<const Activation> outputs,
 
 // `declared`: what the stage behind receives; none of the last stage.
 //
-// Errors: kInvalidArgument: `passed_on` are others, or none of them needs a gradient.
+// Errors: kInvalidArgument: `passed_on` are others, or one of them comes twice, or none needs a
+//         gradient.
 absl::Status CheckPassedOn(absl::Span<const Activation> passed_on, absl::Span<const Shape> declared,
                            DType dtype, int stage);
 

@@ -33,8 +33,8 @@ struct UnitRange {
 };
 
 // What a stage computes from what it receives: a loss in the last stage, else one activation or
-// several, which it passes on. One that was received may be passed on as it is, and a constant (an
-// Activation that is a value alone) may be among them, whose gradient is dropped.
+// several, which it passes on, each once. One that was received may be passed on as it is, and a
+// constant (an Activation that is a value alone) may be among them, whose gradient is dropped.
 struct StageOutput {
   std::vector<Activation> passed_on;
   Loss loss;

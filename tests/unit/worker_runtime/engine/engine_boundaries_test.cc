@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "muster/engine.h"
 #include "muster/layers.h"
 #include "muster/pipeline.h"
+#include "muster/rng.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
 #include "tests/unit/worker_runtime/engine/two_streams.h"
@@ -28,6 +31,7 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -175,6 +179,103 @@ INSTANTIATE_TEST_SUITE_P(Schedules, SeveralActivationsUnder,
                            return name;
                          });
 
+// Units that pass on lists drawn by a seed: of what they received some as it is, in another order
+// or not at all, sums of two, constants, and what their own map makes. All are of one shape.
+class DrawnStreams {
+ public:
+  DrawnStreams(ParameterStore& store, int64_t seed) : rng_(seed, "drawn streams") {
+    for (int u = 0; u < kUnits; ++u) {
+      store.BeginUnit(absl::StrCat("u", u));
+      const Scope scope = Scope(store) / "u" / u;
+      if (u == 0) {
+        embedding_ = std::make_unique<Embedding>(
+            scope,
+            Embedding::Options{
+                .vocabulary = TwoStreams::kVocabulary, .context = kSize.sequence, .width = kWide});
+      } else {
+        const int64_t outputs = u + 1 == kUnits ? TwoStreams::kVocabulary : kWide;
+        maps_[u] = std::make_unique<Linear>(
+            scope, Linear::Options{.inputs = kWide, .outputs = outputs, .initial_std = 0.3});
+      }
+    }
+  }
+
+  UnitModel Units() const {
+    return [this](Tape& tape, UnitRange units, const ModelInput& input,
+                  absl::Span<const Activation> received) -> absl::StatusOr<StageOutput> {
+      std::vector<Activation> all(received.begin(), received.end());
+      for (int u = units.first; u < units.end; ++u) {
+        if (u + 1 == kUnits) {
+          Activation sum = all[0];
+          for (size_t i = 1; i < all.size(); i += 2) sum = Add(tape, sum, all[i]);
+          const Activation logits = maps_[u]->Forward(tape, sum);
+          return StageOutput{.loss = CrossEntropy(tape, logits, input.targets)};
+        }
+        all = u == 0 ? std::vector<Activation>{embedding_->Forward(tape, input.tokens)}
+                     : Forward(tape, u, all);
+      }
+      return StageOutput{.passed_on = std::move(all)};
+    };
+  }
+
+ private:
+  std::vector<Activation> Forward(Tape& tape, int unit, const std::vector<Activation>& in) const {
+    int64_t draw = 0;
+    const auto below = [&](size_t end) {
+      return static_cast<size_t>(rng_.Below(static_cast<int64_t>(end), unit, draw++));
+    };
+    std::vector<Activation> out = {maps_[unit]->Forward(tape, in[below(in.size())])};
+    std::set<size_t> passed_on;
+    for (size_t left = below(4); left > 0; --left) {
+      const size_t source = below(in.size());
+      const Activation& one = in[source];
+      switch (below(4)) {
+        case 0:
+          out.push_back(Add(tape, one, in[below(in.size())]));
+          break;
+        case 1: {
+          const Tensor constant = tape.pool().Allocate(one.value.dtype(), one.value.shape());
+          tape.operations(constant.dtype()).fill(tape.queue(), 0.25, constant);
+          out.push_back({.value = constant});
+          break;
+        }
+        default:
+          if (passed_on.insert(source).second) out.push_back(one);
+      }
+    }
+    std::swap(out[0], out[below(out.size())]);
+    return out;
+  }
+
+  const Rng rng_;
+  std::unique_ptr<Embedding> embedding_;
+  std::array<std::unique_ptr<Linear>, kUnits> maps_;
+};
+
+TEST(SeveralActivations, HaveTheBitsOfOneProcessHoweverUnitsPassThemOn) {
+  for (int64_t seed = 1; seed <= 12; ++seed) {
+    const auto hash_of = [&](const Setting& setting) {
+      const auto hashes = OnRanks<std::string>(setting.ranks(), [&](Communicator& world) {
+        const SmallText text;
+        ParameterStore store(setting.dtype);
+        const DrawnStreams model(store, seed);
+        auto engine = Engine::Create(world, store, PlanOf(setting), model.Units(), kSize);
+        EXPECT_THAT(engine, IsOk()) << Name(setting) << ", seed " << seed;
+        auto reader = *(*engine)->Read(text, kSize);
+        for (int i = 0; i < 3; ++i) EXPECT_THAT((*engine)->Step(*reader), IsOk());
+        return *(*engine)->ParameterHash();
+      });
+      EXPECT_THAT(hashes, Each(hashes[0]));
+      return hashes[0];
+    };
+    const std::string one = hash_of({});
+    for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zbv", "dualpipev"}) {
+      const Setting setting = {.schedule = schedule, .places = seed % 2 == 0 ? 4 : 2};
+      EXPECT_EQ(hash_of(setting), one) << Name(setting) << ", seed " << seed;
+    }
+  }
+}
+
 TEST(SeveralActivations, AreFoundOutOfEachCut) {
   ParameterStore store;
   const TwoStreams model(store, kNarrow);
@@ -222,6 +323,10 @@ TEST(SeveralActivations, ThatAStageDidNotDeclareAreRefused) {
        },
        "stage 0 passes on [1, 16, 32] and [16, 32], and the next receives"},
       {[](Tape&, const Activation& x) {
+         return std::vector<Activation>{x, x};
+       },
+       "stage 0 passes on one activation twice"},
+      {[](Tape&, const Activation& x) {
          return std::vector<Activation>{{.value = x.value}, {.value = x.value}};
        },
        "stage 0 passes on nothing that an operation of its tape has made"},
@@ -253,7 +358,7 @@ TEST(SeveralActivations, ThatAStageDidNotDeclareAreRefused) {
         tape.operations(DType::kF32).fill(tape.queue(), 1, ones);
         Activation x = maps[0]->Forward(tape, {.value = ones});
         if (is_wrong) return {.passed_on = wrong.passed_on(tape, x)};
-        return {.passed_on = {x, x}};
+        return {.passed_on = {x, Gelu().Forward(tape, x)}};
       };
       auto engine = *Engine::CreateStage(
           world, store, Plan(), cut,
