@@ -1,9 +1,11 @@
-// The wheel that pip installs, made from this build: in a virtual environment of its own.
+// The wheels that pip installs, made from this build: in a virtual environment of their own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,9 +32,41 @@ constexpr absl::Duration kPipPatience = absl::Seconds(250);
 constexpr char kPython[] = "/usr/bin/python3";
 
 constexpr char kShowsPython[] =
-    "import os, sys\n"
+    "import os, sys, muster_job, muster_marks\n"
     "print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], 'in', sys.prefix)\n"
     "sys.exit('--fail-once' in sys.argv and os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')\n";
+
+// Reads each module of the wheels as the oldest Python that their metadata admits would, and prints
+// its name; "admits 3.8" follows those of a wheel.
+constexpr char kReadsModules[] = R"py(
+import ast, re, sys, zipfile
+for path in sys.argv[1:]:
+    wheel = zipfile.ZipFile(path)
+    metadata, = [name for name in wheel.namelist() if name.endswith('.dist-info/METADATA')]
+    oldest = re.search(r'^Requires-Python: >=(3)\.(\d+)$', wheel.read(metadata).decode(), re.M)
+    for name in wheel.namelist():
+        if name.endswith(('.py', '.pth')):
+            ast.parse(wheel.read(name), name, feature_version=tuple(map(int, oldest.groups())))
+            print(name)
+    print('admits', '.'.join(oldest.groups()))
+)py";
+
+// The interpreter of that version ("3.10"), of the system or of pyenv; empty if there is none.
+std::string FindPython(const std::string& version) {
+  const std::string name = "/bin/python" + version;
+  for (const char* prefix : {"/usr", "/usr/local"}) {
+    if (FileExists(prefix + name)) return prefix + name;
+  }
+  const char* home = getenv("HOME");
+  std::error_code error;
+  for (std::filesystem::directory_iterator
+           entry(absl::StrCat(home == nullptr ? "" : home, "/.pyenv/versions"), error),
+       end;
+       !error && entry != end; entry.increment(error)) {
+    if (FileExists(entry->path().string() + name)) return entry->path().string() + name;
+  }
+  return "";
+}
 
 class Wheel : public JobTest {
  protected:
@@ -41,16 +75,30 @@ class Wheel : public JobTest {
     return StartProgram(argv, {{"PATH", "/usr/local/bin:/usr/bin:/bin"}}).Wait(kPipPatience);
   }
   SubprocessResult RunPip(const Arguments& arguments) const {
-    return RunTool(Arguments{env_ + "/bin/pip", "--disable-pip-version-check", "--no-input"} +
-                   arguments);
+    return RunTool(
+        Arguments{env_ + "/bin/python3", "-m", "pip", "--disable-pip-version-check", "--no-input"} +
+        arguments);
+  }
+  // False if this Python makes none with pip.
+  bool MakesEnvironment(const std::string& python = kPython) const {
+    RunTool({python, "-m", "venv", env_});
+    return FileExists(env_ + "/bin/pip");
   }
   // Returns the path of the wheel "launch" or "train".
   std::string MakeWheel(const std::string& folder, const std::string& name = "launch") const {
     const SubprocessResult made = RunTool(
         {kPython, absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/wheel/", name, "_wheel.py"),
-         absl::StrCat("--build=", MUSTER_BUILD_DIRECTORY), "--out=" + Out(folder)});
+         absl::StrCat("--build=", MUSTER_BUILD_DIRECTORY), "--out=" + folder});
     EXPECT_THAT(made, ExitsWith(0));
     return std::string(absl::StripAsciiWhitespace(made.out));
+  }
+  // The same, made once for all tests.
+  std::string WheelOf(const std::string& name) const {
+    static const TemporaryDirectory folder;
+    static std::map<std::string, std::string> made;
+    std::string& wheel = made[name];
+    if (wheel.empty()) wheel = MakeWheel(folder.path(), name);
+    return wheel;
   }
   SubprocessResult RunInstalled(const std::string& program, const Arguments& arguments,
                                 const Environment& changes = {}) const {
@@ -59,11 +107,11 @@ class Wheel : public JobTest {
   }
 
   void ExpectThatJobsRunInItsInterpreter() const {
-    const std::string says = absl::StrCat("rank 1 of 2 in ", env_);
+    const std::string says = absl::StrCat("rank 1 of 2 in ", env_, "\n");
     for (const SubprocessResult& result :
          {RunInstalled("muster",
                        {"--nproc_per_node=2", "--max_restarts=1", script_, "--fail-once"}),
-          RunInstalled("python", {"-m", "muster", "--nproc_per_node=2", script_})}) {
+          RunInstalled("python3", {"-m", "muster", "--nproc_per_node=2", script_})}) {
       EXPECT_THAT(result, ExitsWith(0));
       EXPECT_THAT(result.out, HasSubstr(says));
     }
@@ -90,14 +138,14 @@ class Wheel : public JobTest {
   }
   void ExpectThatAVariableTakesTorchrunOver() const {
     const Arguments asks = {"-c", "import sys; print('muster' in sys.modules)"};
-    EXPECT_EQ(RunInstalled("python", asks).out, "False\n");
-    EXPECT_EQ(RunInstalled("python", asks, {{"MUSTER_PRELOAD", "0"}}).out, "False\n");
-    EXPECT_EQ(RunInstalled("python", asks, {{"MUSTER_PRELOAD", "1"}}).out, "True\n");
+    EXPECT_EQ(RunInstalled("python3", asks).out, "False\n");
+    EXPECT_EQ(RunInstalled("python3", asks, {{"MUSTER_PRELOAD", "0"}}).out, "False\n");
+    EXPECT_EQ(RunInstalled("python3", asks, {{"MUSTER_PRELOAD", "1"}}).out, "True\n");
   }
   void ExpectThatProgramsFindItsModules() const {
-    EXPECT_EQ(RunInstalled("python", {"-c",
-                                      "import muster_job, muster_marks, muster.marks, "
-                                      "muster.job as job; print(job.should_stop(1))"})
+    EXPECT_EQ(RunInstalled("python3", {"-c",
+                                       "import muster_job, muster_marks, muster.marks, "
+                                       "muster.job as job; print(job.should_stop(1))"})
                   .out,
               "False\n");
   }
@@ -129,10 +177,9 @@ class Wheel : public JobTest {
 };
 
 TEST_F(Wheel, IsInstalledRunsJobsAndLeavesNothingBehind) {
-  RunTool({kPython, "-m", "venv", env_});
-  if (!FileExists(env_ + "/bin/pip")) GTEST_SKIP() << "python3 -m venv makes no pip here";
+  if (!MakesEnvironment()) GTEST_SKIP() << "python3 -m venv makes no pip here";
   const std::vector<std::string> before = FilesBelow(env_);
-  ASSERT_THAT(RunPip({"install", "--no-index", MakeWheel("wheels")}), ExitsWith(0));
+  ASSERT_THAT(RunPip({"install", "--no-index", WheelOf("launch")}), ExitsWith(0));
   EXPECT_THAT(FilesBelow(env_), AllOf(Contains("bin/muster"), Contains("bin/musterd"),
                                       Contains(EndsWith("licenses/libgrpc-dev.txt")),
                                       Contains(EndsWith("sboms/muster.cdx.json")),
@@ -148,14 +195,35 @@ TEST_F(Wheel, IsInstalledRunsJobsAndLeavesNothingBehind) {
 }
 
 TEST_F(Wheel, OfTheTrainerBringsItsLibrariesAndLeavesNothingBehind) {
-  RunTool({kPython, "-m", "venv", env_});
-  if (!FileExists(env_ + "/bin/pip")) GTEST_SKIP() << "python3 -m venv makes no pip here";
+  if (!MakesEnvironment()) GTEST_SKIP() << "python3 -m venv makes no pip here";
   const std::vector<std::string> before = FilesBelow(env_);
-  ASSERT_THAT(RunPip({"install", "--no-index", MakeWheel("wheels"), MakeWheel("wheels", "train")}),
-              ExitsWith(0));
+  ASSERT_THAT(RunPip({"install", "--no-index", WheelOf("launch"), WheelOf("train")}), ExitsWith(0));
   ExpectThatTwoRanksTrain();
   ASSERT_THAT(RunPip({"uninstall", "--yes", "muster-launch", "muster-train"}), ExitsWith(0));
   EXPECT_EQ(FilesBelow(env_), before);
+}
+
+TEST_F(Wheel, HasModulesThatTheOldestPythonItAdmitsCanRead) {
+  const SubprocessResult read =
+      RunTool({kPython, "-c", kReadsModules, WheelOf("launch"), WheelOf("train")});
+  ASSERT_THAT(read, ExitsWith(0));
+  for (const char* name : {"muster/survive.py\n", "muster_job.py\n", "muster_launch.pth\n"}) {
+    EXPECT_THAT(read.out, HasSubstr(name));
+  }
+}
+
+TEST_F(Wheel, RunsJobsUnderTheOldestPythonThatItAdmits) {
+  const SubprocessResult read = RunTool({kPython, "-c", kReadsModules, WheelOf("launch")});
+  ASSERT_THAT(read, ExitsWith(0));
+  const std::vector<std::string> words = absl::StrSplit(read.out, ' ');
+  const std::string oldest(absl::StripAsciiWhitespace(words.back()));
+  const std::string python = FindPython(oldest);
+  if (python.empty()) GTEST_SKIP() << "there is no Python " << oldest;
+  if (!MakesEnvironment(python)) GTEST_SKIP() << python << " -m venv makes no pip here";
+  ASSERT_THAT(RunPip({"install", "--no-index", WheelOf("launch")}), ExitsWith(0));
+  ExpectThatJobsRunInItsInterpreter();
+  ExpectThatAVariableTakesTorchrunOver();
+  ExpectThatProgramsFindItsModules();
 }
 
 // What the build asks each time; --version and the wheel's own follow from it.
@@ -196,9 +264,9 @@ TEST_F(Wheel, IsCalledByTheCommitThatItsProgramNames) {
 }
 
 TEST_F(Wheel, HasTheSameBytesAgain) {
-  const std::string first = ReadFile(MakeWheel("first"));
+  const std::string first = ReadFile(WheelOf("launch"));
   EXPECT_THAT(first, Not(IsEmpty()));
-  EXPECT_TRUE(first == ReadFile(MakeWheel("second")));
+  EXPECT_TRUE(first == ReadFile(MakeWheel(Out("second"))));
 }
 
 // A service as its unit file starts it, but for the places that systemd makes.

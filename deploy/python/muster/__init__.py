@@ -32,10 +32,8 @@ def find_program():
     import sysconfig
 
     above = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    schemes = [sysconfig.get_path("scripts"),
-               sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user"))]
-    packages = {sysconfig.get_path("purelib"),
-                sysconfig.get_path("purelib", sysconfig.get_preferred_scheme("user"))}
+    schemes = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", "posix_user")]
+    packages = {sysconfig.get_path("purelib"), sysconfig.get_path("purelib", "posix_user")}
     # pip --target and --prefix put programs beside and above the packages.
     folders = schemes if above in packages else []
     folders += [os.path.join(above, "bin"), os.path.join(above, "..", "..", "..", "bin")]
