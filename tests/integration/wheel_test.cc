@@ -1,4 +1,5 @@
-// The wheels that pip installs, made from this build: in a virtual environment of their own.
+// The wheels that pip installs, made from this build: in a virtual environment of their own, and in
+// the folders of a system and of a user, as Debian and Ubuntu lay them out.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -6,6 +7,7 @@
 
 #include <filesystem>
 #include <map>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +29,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr absl::Duration kPipPatience = absl::Seconds(250);
 constexpr char kPython[] = "/usr/bin/python3";
@@ -51,8 +54,44 @@ for path in sys.argv[1:]:
     print('admits', '.'.join(oldest.groups()))
 )py";
 
-// The interpreter of that version ("3.10"), of the system or of pyenv; empty if there is none.
+// Makes ROOT/usr of the interpreter that runs it: a copy of the program, and links to its modules.
+// For pip it is as Ubuntu 22.04's: no marker says that something else manages it, and packages go
+// to /usr/local. Debian's interpreter does that by itself; another is given Debian's scheme.
+constexpr char kMakesRoot[] = R"py(
+import os, shutil, sys, sysconfig
+usr, name = sys.argv[1] + '/usr', 'python%d.%d' % sys.version_info[:2]
+modules, own = sysconfig.get_path('stdlib'), {'EXTERNALLY-MANAGED', '__pycache__'}
+os.makedirs(usr + '/bin')
+os.makedirs(usr + '/lib/' + name)
+shutil.copy(os.path.realpath(sys.executable), usr + '/bin/' + name)
+os.symlink(name, usr + '/bin/python3')
+if os.path.isdir('/usr/lib/python3') and modules.startswith('/usr/lib/'):
+    os.symlink('/usr/lib/python3', usr + '/lib/python3')
+if 'posix_local' not in sysconfig.get_scheme_names():
+    own |= {'sysconfig.py', 'sitecustomize.py'}
+    with open(modules + '/sysconfig.py') as file:
+        text = file.read()
+    scheme = dict(sysconfig._INSTALL_SCHEMES['posix_prefix'], scripts='{base}/local/bin',
+                  data='{base}/local')
+    for kind in 'purelib', 'platlib':
+        scheme[kind] = '{base}/local/lib/python{py_version_short}/dist-packages'
+    for old, new in (("'posix_home': {", f"'posix_local': {scheme!r}, 'posix_home': {{"),
+                     ("'prefix': 'posix_prefix'", "'prefix': 'posix_local'")):
+        assert old in text, old
+        text = text.replace(old, new)
+    with open(f'{usr}/lib/{name}/sysconfig.py', 'w') as file:
+        file.write(text)
+    with open(f'{usr}/lib/{name}/sitecustomize.py', 'w') as file:
+        file.write("import site, sysconfig; site.addsitedir(sysconfig.get_path('purelib'))")
+for file in set(os.listdir(modules)) - own:
+    os.symlink(f'{modules}/{file}', f'{usr}/lib/{name}/{file}')
+print(name)
+)py";
+
+// The system's interpreter for "", else one of that version ("3.10"), of the system or of pyenv;
+// empty if there is none.
 std::string FindPython(const std::string& version) {
+  if (version.empty()) return kPython;
   const std::string name = "/bin/python" + version;
   for (const char* prefix : {"/usr", "/usr/local"}) {
     if (FileExists(prefix + name)) return prefix + name;
@@ -75,9 +114,8 @@ class Wheel : public JobTest {
     return StartProgram(argv, {{"PATH", "/usr/local/bin:/usr/bin:/bin"}}).Wait(kPipPatience);
   }
   SubprocessResult RunPip(const Arguments& arguments) const {
-    return RunTool(
-        Arguments{env_ + "/bin/python3", "-m", "pip", "--disable-pip-version-check", "--no-input"} +
-        arguments);
+    return RunTool(Arguments{python_, "-m", "pip", "--disable-pip-version-check", "--no-input"} +
+                   arguments);
   }
   // False if this Python makes none with pip.
   bool MakesEnvironment(const std::string& python = kPython) const {
@@ -102,12 +140,17 @@ class Wheel : public JobTest {
   }
   SubprocessResult RunInstalled(const std::string& program, const Arguments& arguments,
                                 const Environment& changes = {}) const {
-    return StartProgram(Arguments{env_ + "/bin/" + program} + arguments, changes)
-        .Wait(kPipPatience);
+    Environment environment = changes;
+    Arguments argv = {programs_ + "/" + program};
+    if (!path_.empty()) {
+      environment.emplace("PATH", path_);
+      argv = {"/usr/bin/env", program};
+    }
+    return StartProgram(argv + arguments, environment).Wait(kPipPatience);
   }
 
   void ExpectThatJobsRunInItsInterpreter() const {
-    const std::string says = absl::StrCat("rank 1 of 2 in ", env_, "\n");
+    const std::string says = absl::StrCat("rank 1 of 2 in ", prefix_, "\n");
     for (const SubprocessResult& result :
          {RunInstalled("muster",
                        {"--nproc_per_node=2", "--max_restarts=1", script_, "--fail-once"}),
@@ -152,9 +195,9 @@ class Wheel : public JobTest {
 
   // Expects it with the libraries of its wheel, and C++'s of this system.
   void ExpectThatTwoRanksTrain() const {
-    const std::string libraries = RunTool({"/usr/bin/ldd", env_ + "/bin/muster-train"}).out;
+    const std::string libraries = RunTool({"/usr/bin/ldd", programs_ + "/muster-train"}).out;
     for (const char* library : {"libdnnl.so.2", "libgloo.so.0", "libhiredis.so"}) {
-      EXPECT_THAT(libraries, HasSubstr(absl::StrCat(env_, "/bin/../lib/muster/", library)));
+      EXPECT_THAT(libraries, HasSubstr(absl::StrCat(programs_, "/../lib/muster/", library)));
     }
     EXPECT_THAT(libraries, Not(HasSubstr("/lib/muster/libstdc++")));
     std::string text;
@@ -167,18 +210,38 @@ class Wheel : public JobTest {
                      {"--nproc_per_node=2", "muster-train", "--data=" + directory() + "/text",
                       "--num_layers=1", "--num_heads=2", "--hidden_size=32", "--sequence_length=16",
                       "--batch_size=2", "--steps=2"},
-                     {{"PATH", env_ + "/bin:/usr/bin:/bin"}});
+                     {{"PATH", path_.empty() ? programs_ + ":/usr/bin:/bin" : path_}});
     EXPECT_THAT(result, ExitsWith(0));
     EXPECT_THAT(result.out, HasSubstr("loss"));
   }
 
+  // Pip takes it for Python 3.10 and glibc 2.35, which are Ubuntu 22.04's.
+  void ExpectThatUbuntuTakes(const std::string& wheel) const {
+    const std::string machine(absl::StripAsciiWhitespace(RunTool({"/bin/uname", "-m"}).out));
+    Arguments platforms;
+    for (int minor = 17; minor <= 35; ++minor) {
+      platforms.push_back(absl::StrCat("--platform=manylinux_2_", minor, "_", machine));
+    }
+    EXPECT_THAT(RunPip(Arguments{"install", "--dry-run", "--no-index", "--no-deps", "--target=x",
+                                 "--only-binary=:all:", "--implementation=cp", "--abi=cp310",
+                                 "--python-version=3.10", wheel} +
+                       platforms),
+                ExitsWith(0));
+  }
+
   const std::string env_ = directory() + "/env";
+  // Where it is installed, in the virtual environment unless a test says otherwise.
+  std::string prefix_ = env_;  // of the interpreter
+  std::string python_ = env_ + "/bin/python3";
+  std::string programs_ = env_ + "/bin";
+  std::string path_;  // by which users find programs and interpreter; empty: they name them
   const std::string script_ = PythonScript("train.py", kShowsPython);
 };
 
 TEST_F(Wheel, IsInstalledRunsJobsAndLeavesNothingBehind) {
   if (!MakesEnvironment()) GTEST_SKIP() << "python3 -m venv makes no pip here";
   const std::vector<std::string> before = FilesBelow(env_);
+  ExpectThatUbuntuTakes(WheelOf("launch"));
   ASSERT_THAT(RunPip({"install", "--no-index", WheelOf("launch")}), ExitsWith(0));
   EXPECT_THAT(FilesBelow(env_), AllOf(Contains("bin/muster"), Contains("bin/musterd"),
                                       Contains(EndsWith("licenses/libgrpc-dev.txt")),
@@ -197,6 +260,7 @@ TEST_F(Wheel, IsInstalledRunsJobsAndLeavesNothingBehind) {
 TEST_F(Wheel, OfTheTrainerBringsItsLibrariesAndLeavesNothingBehind) {
   if (!MakesEnvironment()) GTEST_SKIP() << "python3 -m venv makes no pip here";
   const std::vector<std::string> before = FilesBelow(env_);
+  ExpectThatUbuntuTakes(WheelOf("train"));
   ASSERT_THAT(RunPip({"install", "--no-index", WheelOf("launch"), WheelOf("train")}), ExitsWith(0));
   ExpectThatTwoRanksTrain();
   ASSERT_THAT(RunPip({"uninstall", "--yes", "muster-launch", "muster-train"}), ExitsWith(0));
@@ -225,6 +289,69 @@ TEST_F(Wheel, RunsJobsUnderTheOldestPythonThatItAdmits) {
   ExpectThatAVariableTakesTorchrunOver();
   ExpectThatProgramsFindItsModules();
 }
+
+// A system's interpreter and one of the two places that its pip installs in.
+struct Scheme {
+  std::string name;
+  std::string python;   // see FindPython
+  bool is_of_one_user;  // ~/.local, else /usr/local
+};
+void PrintTo(const Scheme& scheme, std::ostream* out) { *out << scheme.name; }
+
+class WheelOfASystem : public Wheel, public ::testing::WithParamInterface<Scheme> {
+ protected:
+  // False where there is no such interpreter with pip.
+  bool MakesSystem() {
+    const std::string python = FindPython(GetParam().python), root = directory() + "/root";
+    if (python.empty()) return false;
+    const SubprocessResult made = RunTool({python, "-c", kMakesRoot, root});
+    EXPECT_THAT(made, ExitsWith(0));
+    prefix_ = root + "/usr";
+    python_ = prefix_ + "/bin/python3";
+    const std::string name(absl::StripAsciiWhitespace(made.out));
+    files_ = GetParam().is_of_one_user ? directory() + "/home/.local" : prefix_ + "/local";
+    packages_ = absl::StrCat("lib/", name,
+                             GetParam().is_of_one_user ? "/site-packages/" : "/dist-packages/");
+    programs_ = files_ + "/bin";
+    path_ = absl::StrCat(programs_, ":", prefix_, "/bin:/usr/bin:/bin");
+    return RunPip({"--version"}).exit_code == 0;
+  }
+
+  std::string files_;     // of what pip installs
+  std::string packages_;  // a folder of those
+};
+
+TEST_P(WheelOfASystem, IsFoundByPathRunsJobsAndLeavesNothingBehind) {
+  if (!MakesSystem()) GTEST_SKIP() << "there is no Python " << GetParam().python << " with pip";
+  Arguments install = {"install", "--no-index", WheelOf("launch"), WheelOf("train")};
+  if (GetParam().is_of_one_user) install.push_back("--user");
+  ASSERT_THAT(RunPip(install), ExitsWith(0));
+  EXPECT_THAT(
+      FilesBelow(files_),
+      AllOf(Contains("bin/muster"), Contains("bin/musterd"), Contains("bin/muster-train"),
+            Contains("lib/muster/libdnnl.so.2"), Contains("share/man/man1/muster.1"),
+            Contains(packages_ + "muster/__init__.py"), Contains(packages_ + "muster_job.py"),
+            Contains(packages_ + "muster_launch.pth")));
+  EXPECT_THAT(RunInstalled("muster", {"--version"}).out, StartsWith("muster "));
+  ExpectThatJobsRunInItsInterpreter();
+  ExpectThatAVariableTakesTorchrunOver();
+  ExpectThatProgramsFindItsModules();
+  ExpectThatTwoRanksTrain();
+  // A shell that is older than ~/.local/bin does not have it on PATH.
+  path_ = prefix_ + "/bin:/usr/bin:/bin";
+  EXPECT_THAT(RunInstalled("python3", {"-m", "muster", script_}), ExitsWith(0));
+  ASSERT_THAT(RunPip({"uninstall", "--yes", "muster-launch", "muster-train"}), ExitsWith(0));
+  EXPECT_THAT(FilesBelow(files_), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Schemes, WheelOfASystem,
+                         ::testing::Values(Scheme{"AllUsersOfDebian", "", false},
+                                           Scheme{"OneUserOfDebian", "", true},
+                                           Scheme{"AllUsersOfPython310", "3.10", false},
+                                           Scheme{"OneUserOfPython310", "3.10", true}),
+                         [](const ::testing::TestParamInfo<Scheme>& info) {
+                           return info.param.name;
+                         });
 
 // What the build asks each time; --version and the wheel's own follow from it.
 TEST_F(Wheel, NamesTheCommitOfItsBuildWhereTheTreeIsThatCommit) {
@@ -267,6 +394,19 @@ TEST_F(Wheel, HasTheSameBytesAgain) {
   const std::string first = ReadFile(WheelOf("launch"));
   EXPECT_THAT(first, Not(IsEmpty()));
   EXPECT_TRUE(first == ReadFile(MakeWheel(Out("second"))));
+}
+
+// What keeps its tag true: glibc of the tag's version starts it, and libraries travel with it.
+TEST_F(Wheel, IsNotMadeOfAProgramThatNeedsMoreThanItsTagPromises) {
+  const SubprocessResult checked =
+      RunTool({kPython, "-c",
+               "import sys; sys.path.insert(0, sys.argv[1]); import parts\n"
+               "parts.NEWEST['GLIBC'] = (2, 2)\n"
+               "parts.check_runs_on_older_systems('it', parts.content_of(sys.argv[2]))",
+               MUSTER_SOURCE_DIRECTORY "/deploy/wheel", MUSTER_BINARY_DIRECTORY "/muster-train"});
+  EXPECT_THAT(checked, ExitsWith(1));
+  EXPECT_THAT(checked.err, AllOf(HasSubstr("it would not start on every system of manylinux_2_"),
+                                 HasSubstr("libdnnl.so.2"), HasSubstr("GLIBC_2.3")));
 }
 
 // A service as its unit file starts it, but for the places that systemd makes.
