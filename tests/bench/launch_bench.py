@@ -6,6 +6,10 @@ All of them start the same tiny worker (exec_probe.cc), taking turns, and the me
   restart  SIGKILL of one worker to the exec of the last replacement
   memory   resident memory of the launcher, alone and with its guardian, while the workers run
 The floor is a bare loop of fork and exec (exec_floor.cc): no launcher can be faster.
+
+What a user sees of a start is measured beside them, with two Python workers under one interpreter:
+  first lines  the command to the last worker's first line, of the wheel's muster, the build's and
+               torchrun
 """
 import argparse
 import json
@@ -17,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 DEADLINE_S = 60
@@ -116,6 +121,53 @@ def torchrun(python):
     return command + options, found.stdout.strip()
 
 
+# On stderr: see torchrun, whose stdout of rank 0 goes through a file.
+SAYS_RANK = "import os, sys; print('rank', os.environ['RANK'], 'begins', file=sys.stderr)"
+NUM_SPEAKERS = 2
+
+
+def first_lines(command, script, python):
+    """ms from the command to the first line of the last of its workers."""
+    waiting = {f"rank {rank} begins" for rank in range(NUM_SPEAKERS)}
+    heard = []
+    begin_ns = time.monotonic_ns()
+    with subprocess.Popen(command + ["--standalone", f"--nproc_per_node={NUM_SPEAKERS}", script],
+                          env=dict(os.environ, PYTHON_EXEC=python), stdin=subprocess.DEVNULL,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        deadline = threading.Timer(DEADLINE_S, process.kill)
+        deadline.start()
+        for line in process.stderr:
+            heard.append(line)
+            waiting = {text for text in waiting if text not in line}
+            if not waiting:
+                break
+        end_ns = time.monotonic_ns()
+        heard.append(process.stderr.read())
+        deadline.cancel()
+    if waiting or process.returncode != 0:
+        raise RuntimeError(f"exit code {process.returncode}:\n" + "".join(heard))
+    return (end_ns - begin_ns) / 1e6
+
+
+def run_first_lines(arguments, peer):
+    """Samples by name, of `muster`, of `installed` and of torchrun, where they are there."""
+    commands = {"muster": [arguments.muster, "run"]}
+    if arguments.installed:
+        commands["installed"] = [arguments.installed, "run"]
+    if peer:
+        commands["torchrun"] = peer
+    samples = {name: [] for name in commands}
+    with tempfile.TemporaryDirectory(prefix="launch_bench.") as folder:
+        script = os.path.join(folder, "says_rank.py")
+        with open(script, "w") as file:
+            file.write(SAYS_RANK)
+        for turn in range(arguments.repeat):
+            for name, command in commands.items():
+                if name != "torchrun" or turn < arguments.peer_repeat:
+                    samples[name].append(first_lines(command, script, arguments.python))
+    return samples
+
+
 def run(arguments):
     peer, peer_version = torchrun(arguments.python)
     options = [
@@ -143,7 +195,7 @@ def run(arguments):
     return {
         "workers": arguments.workers, "cpus": os.cpu_count(), "kernel": platform.release(),
         "torch": peer_version, "runs": {name: len(list_) for name, list_ in samples.items()},
-        "median": medians, "samples": samples,
+        "median": medians, "samples": samples, "first_lines_ms": run_first_lines(arguments, peer),
     }
 
 
@@ -174,6 +226,19 @@ def print_table(result):
         ratio = f"{installed['start_ms'] / ours['start_ms']:.2f}x"  # of the build's, in this run
         print(f"{'start of the program that pip installed, ms':42}{installed['start_ms']:10.1f}"
               f"{'':20}{ratio:>8}{reach:>14}")
+    print_first_lines({name: statistics.median(samples)
+                       for name, samples in result["first_lines_ms"].items()})
+
+
+def print_first_lines(medians):
+    """Beside each median, what it is of the build's, and how many times as long torchrun takes."""
+    title = f"command to first line of all {NUM_SPEAKERS} workers, ms"
+    print(f"{title:42}{'median':>10}{'of build':>10}{'ratio':>8}")
+    names = {"muster": "the build's muster", "installed": "the wheel's", "torchrun": "torchrun"}
+    for name, median in medians.items():
+        ratios = [f"{median / medians['muster']:.2f}x",
+                  f"{medians['torchrun'] / median:.1f}x" if "torchrun" in medians else "-"]
+        print(f"  {names[name]:40}{median:10.1f}{ratios[0]:>10}{ratios[1]:>8}")
 
 
 def main():
