@@ -255,8 +255,7 @@ void LocalRound::PrepareTorchPrograms() {
 
 std::vector<std::string> LocalRound::EnvironmentOfWorker(const WorkerEnv& env) const {
   EnvironmentMap environment = parts_.options.environment;
-  environment.insert(before_workers_.network().variables().begin(),
-                     before_workers_.network().variables().end());
+  environment.merge(before_workers_.network().variables());
   const bool is_lone = env.world_size == 1 && !parts_.options.spec.program.rank_variables;
   const EnvironmentMap own = is_lone ? EncodeLoneWorkerEnv(env, parts_.options.environment)
                                      : EncodeWorkerEnv(env, parts_.options.environment);

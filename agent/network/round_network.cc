@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/network/local_interfaces.h"
@@ -23,7 +22,6 @@ constexpr size_t kSaidMax = 256;
 constexpr int kReportsAtOnce = 512;  // of the largest nodes, in one reply of the store
 constexpr char kJudgementKey[] = "muster/network/judgement";
 
-std::string IntroductionKey(int node) { return absl::StrCat("muster/network/is/", node); }
 std::string ReportKey(int node) { return absl::StrCat("muster/network/node/", node); }
 
 std::vector<std::string> AddressesOf(const std::vector<Interface>& interfaces) {
@@ -55,100 +53,60 @@ PeerAddresses AddressesIn(const std::string& greeting, const std::string& known)
 }  // namespace
 
 RoundNetwork::RoundNetwork(asio::io_context& loop, RoundNetworkOptions options, Ask ask)
-    : options_(std::move(options)), ask_(std::move(ask)), check_(loop), timer_(loop) {}
+    : options_(std::move(options)), ask_(std::move(ask)), check_(loop), nodes_(loop, ask_) {}
 
 void RoundNetwork::StartRound(const Assignment& assignment, int port) {
   Cancel();
   assignment_ = assignment;
-  variables_.clear();
+  choice_ = {};
   faults_.clear();
-  known_.clear();
   clearance_.reset();
   const bool have_ports =
       absl::c_all_of(assignment.peers, [](const Peer& peer) { return !peer.worker_ports.empty(); });
   if (options_.use.kind == NetworkUse::Kind::kOff || assignment.num_nodes < 2 || !have_ports) {
     return Conclude({});
   }
-  if (IsListed()) {
-    for (const Peer& peer : assignment.peers) {
-      known_[static_cast<int>(known_.size())] = {
-          .name = peer.name, .address = peer.address, .port = peer.worker_ports.front()};
-    }
-  } else {
-    known_[self()] = {.name = options_.node_name,
-                      .address = self() == 0 ? assignment.master_address : options_.address,
-                      .port = port};
-  }
   // The server names the graph by the numbers of the round.
-  neighbours_ = PlanPairs(assignment.num_nodes, self(),
-                          static_cast<uint64_t>(assignment.instance.value()) ^
-                              static_cast<uint64_t>(assignment.round.value()));
-  IsListed() ? Check() : AwaitIntroductions();
-}
-
-void RoundNetwork::AwaitIntroductions() {
-  ask_(StoreSet{.key = IntroductionKey(self()), .value = Encode(known_[self()])},
-       [](const StoreReply&) {});
-  std::vector<int> nodes;
-  absl::c_set_union(neighbours_.to, neighbours_.from, std::back_inserter(nodes));
-  awaited_ = nodes.size();
-  timer_.expires_after(absl::ToChronoNanoseconds(2 * options_.patience));
-  timer_.async_wait([this](const asio::error_code& error) {
-    if (!error && std::exchange(awaited_, 0) != 0) Check();
-  });
-  StoreWait wait{.timeout = options_.patience};
-  for (const int node : nodes) wait.keys.push_back(IntroductionKey(node));
-  ask_(std::move(wait), [this, nodes, round = assignment_.round](const StoreReply& reply) {
-    if (absl::IsAborted(reply.status) || round != assignment_.round || awaited_ == 0) return;
-    const bool are_all_here = reply.status.ok() && reply.values.size() == nodes.size();
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      are_all_here ? TakeIntroduction(nodes[i], reply.values[i]) : AskForIntroduction(nodes[i]);
-    }
+  Neighbours neighbours = PlanPairs(assignment.num_nodes, self(),
+                                    static_cast<uint64_t>(assignment.instance.value()) ^
+                                        static_cast<uint64_t>(assignment.round.value()));
+  if (static_cast<int>(assignment.peers.size()) == assignment.num_nodes) {
+    nodes_.TakeList(assignment.peers);
+    return Check(std::move(neighbours));
+  }
+  KnownNodes::Meeting meeting{
+      .round = assignment.round,
+      .self = self(),
+      .own = {.name = options_.node_name,
+              .address = self() == 0 ? assignment.master_address : options_.address,
+              .port = port},
+      .patience = options_.patience};
+  absl::c_set_union(neighbours.to, neighbours.from, std::back_inserter(meeting.others));
+  nodes_.Meet(std::move(meeting), [this, neighbours = std::move(neighbours)]() mutable {
+    Check(std::move(neighbours));
   });
 }
 
-// Some are not there in time: each by itself.
-void RoundNetwork::AskForIntroduction(int node) {
-  ask_(StoreGet{.key = IntroductionKey(node)},
-       [this, node, round = assignment_.round](const StoreReply& reply) {
-         if (absl::IsAborted(reply.status) || round != assignment_.round) return;
-         TakeIntroduction(node, reply.values.empty() ? "" : reply.values.front());
-       });
-}
-
-// Empty: it has none.
-void RoundNetwork::TakeIntroduction(int node, const std::string& text) {
-  if (awaited_ == 0) return;
-  Introduction introduction = DecodeIntroduction(text);
-  if (introduction.port != 0) known_[node] = std::move(introduction);
-  if (--awaited_ == 0) Check();
-}
-
-void RoundNetwork::Check() {
-  timer_.cancel();
+void RoundNetwork::Check(Neighbours neighbours) {
   PairCheckRun run{.self = self(),
-                   .neighbours = neighbours_,
+                   .neighbours = std::move(neighbours),
                    .instance = static_cast<uint64_t>(assignment_.instance.value()),
                    .round = assignment_.round.value(),
                    .greeting = GreetingOf(ListInterfaces()),
                    .patience = options_.patience};
   run.nodes.resize(static_cast<size_t>(assignment_.num_nodes));
-  for (const auto& [node, end] : known_) {
+  for (const auto& [node, end] : nodes_.known()) {
     run.nodes[static_cast<size_t>(node)] = {.address = end.address, .port = end.port};
   }
   // A node that has not said where it is has not answered.
   std::vector<PairResult> silent;
   std::erase_if(run.neighbours.to, [&](int peer) {
-    if (known_.contains(peer)) return false;
+    if (nodes_.known().contains(peer)) return false;
     silent.push_back({.peer = peer, .fault = PairFault::kTimeOut});
     return true;
   });
   // A required network is given its time: the job goes on once it has healed.
-  if (options_.use.kind != NetworkUse::Kind::kRequire) {
-    for (const auto& [node, end] : known_) {
-      if (doubtful_.contains({end.name, end.address})) run.doubtful.push_back(node);
-    }
-  }
+  if (options_.use.kind != NetworkUse::Kind::kRequire) run.doubtful = nodes_.Doubtful();
   check_.Start(std::move(run), [this, silent = std::move(silent)](PairResults results) {
     absl::c_copy(silent, std::back_inserter(results.called));
     OnChecked(results);
@@ -163,29 +121,23 @@ void RoundNetwork::WhenReady(Then then) {
 void RoundNetwork::Cancel() {
   check_.Cancel();
   then_ = nullptr;
-  timer_.cancel();
-  awaited_ = 0;
+  nodes_.Cancel();
 }
 
 void RoundNetwork::OnChecked(const PairResults& results) {
   Choose(results.called);
-  doubtful_.clear();
-  for (const int peer : results.absent) Doubt(peer);
+  std::vector<int> doubtful = results.absent;
   for (const PairResult& result : results.called) {
     if (result.fault == PairFault::kNone) continue;
-    Doubt(result.peer);
+    doubtful.push_back(result.peer);
     faults_.push_back(Describe(EndOf(self()), EndOf(result.peer), result.fault));
     Warn("network", faults_.back());
   }
+  nodes_.Doubt(doubtful);
   Report(results.called);
   if (assignment_.node_rank == NodeRank(0)) Judge({});
   AwaitJudgement();
   if (!AwaitsJudgement()) Conclude({});
-}
-
-void RoundNetwork::Doubt(int peer) {
-  const PairEnd end = EndOf(peer);
-  doubtful_.insert({end.name, end.address});
 }
 
 void RoundNetwork::Choose(const std::vector<PairResult>& results) {
@@ -201,10 +153,9 @@ void RoundNetwork::Choose(const std::vector<PairResult>& results) {
         AddressesIn(result == results.end() ? "" : result->greeting, EndOf(node).address));
   }
   choice_ = ChooseNetwork(options_.use, interfaces, route.empty() ? own : route, peers);
-  variables_ = NetworkVariables(choice_, options_.inherited);
   if (choice_.interface.empty()) return;
   std::vector<std::string> set;
-  for (const auto& [name, value] : variables_) set.push_back(absl::StrCat(name, "=", value));
+  for (const auto& [name, value] : variables()) set.push_back(absl::StrCat(name, "=", value));
   const std::string line =
       absl::StrCat("network ", choice_.interface, " (", choice_.address, "): ", choice_.reason,
                    set.empty() ? "; its variables are all set already"
@@ -305,11 +256,9 @@ void RoundNetwork::Conclude(RoundClearance clearance) {
 }
 
 PairEnd RoundNetwork::EndOf(int node) const {
-  const auto found = known_.find(node);
-  if (found == known_.end()) return {.name = absl::StrCat("node rank ", node)};
-  return {.name = found->second.name,
-          .address = found->second.address,
-          .interface = node == self() ? choice_.interface : ""};
+  PairEnd end = nodes_.EndOf(node);
+  if (node == self()) end.interface = choice_.interface;
+  return end;
 }
 
 }  // namespace muster::agent

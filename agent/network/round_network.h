@@ -15,18 +15,15 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/btree_map.h"
-#include "absl/container/btree_set.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
+#include "agent/network/known_nodes.h"
 #include "agent/network/network_choice.h"
 #include "agent/network/pair_check.h"
 #include "agent/network/pairs.h"
 #include "agent/network/round_judgement.h"
 #include "asio/io_context.hpp"
-#include "asio/steady_timer.hpp"
 #include "proto/base/membership.h"
-#include "proto/base/store_messages.h"
 
 namespace muster::agent {
 
@@ -48,8 +45,7 @@ struct RoundClearance {
 
 class RoundNetwork {
  public:
-  // Asks the round's store; the answer may never come.
-  using Ask = std::function<void(StoreOperation, std::function<void(const StoreReply&)>)>;
+  using Ask = KnownNodes::Ask;
   using Then = absl::AnyInvocable<void(const RoundClearance&)>;
 
   RoundNetwork(asio::io_context& loop, RoundNetworkOptions options, Ask ask);
@@ -64,16 +60,12 @@ class RoundNetwork {
   void Cancel();
 
   // Variables for the workers of the round, once it is ready.
-  const EnvironmentMap& variables() const { return variables_; }
+  EnvironmentMap variables() const { return NetworkVariables(choice_, options_.inherited); }
   // Pairs of the round that failed, as this node knows; sentences.
   const std::vector<std::string>& faults() const { return faults_; }
 
  private:
-  void AwaitIntroductions();
-  void AskForIntroduction(int node);
-  void TakeIntroduction(int node, const std::string& text);
-  void Check();
-  void Doubt(int peer);
+  void Check(Neighbours neighbours);
   void OnChecked(const PairResults& results);
   void Choose(const std::vector<PairResult>& results);
   void Report(const std::vector<PairResult>& results);
@@ -88,9 +80,6 @@ class RoundNetwork {
     return options_.use.strict_nodes || options_.use.kind == NetworkUse::Kind::kRequire;
   }
   int self() const { return static_cast<int>(assignment_.node_rank.value()); }
-  bool IsListed() const {
-    return static_cast<int>(assignment_.peers.size()) == assignment_.num_nodes;
-  }
   PairEnd EndOf(int node) const;
 
   // Constant after construction.
@@ -100,18 +89,12 @@ class RoundNetwork {
   // State of the round.
   PairCheck check_;
   Assignment assignment_;
-  Neighbours neighbours_;
-  absl::btree_map<int, Introduction> known_;  // nodes, by rank; a few of very many
-  size_t awaited_ = 0;                        // introductions of neighbours
-  asio::steady_timer timer_;                  // of the introductions
+  KnownNodes nodes_;
   NetworkChoice choice_;
-  EnvironmentMap variables_;
   std::vector<std::string> faults_;
   std::optional<RoundClearance> clearance_;  // none: not ready yet
   Then then_;
 
-  // The names and addresses of those with whom the last check failed, either way.
-  absl::btree_set<std::pair<std::string, std::string>> doubtful_;
   std::vector<std::string> said_;  // lines of this and earlier rounds, each once
 };
 
