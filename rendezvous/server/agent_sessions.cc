@@ -16,6 +16,11 @@
 #include "rendezvous/server/stream_writer.h"
 
 namespace muster::rendezvous {
+namespace {
+
+constexpr size_t kMaxStreams = 20000;
+
+}  // namespace
 
 // One stream, from its hand-shake to its end. It asks its owner by a posted task to remove it, and
 // so never destroys itself while it runs: nearly every call here can end in End(), also those that
@@ -348,7 +353,7 @@ absl::StatusOr<std::unique_ptr<AgentSessions>> AgentSessions::Start(
 AgentSessions::~AgentSessions() { mailbox_.Close(); }
 
 void AgentSessions::OnOpen(StreamId id, const std::string& address, TlsPeer peer) {
-  if (is_draining_ || sessions_.size() >= options_.max_streams) {
+  if (is_draining_ || sessions_.size() >= kMaxStreams) {
     service_->Finish(id, is_draining_
                              ? absl::UnavailableError("the server is ending")
                              : absl::ResourceExhaustedError("the server has too many streams"));

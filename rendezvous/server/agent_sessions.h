@@ -24,7 +24,6 @@ struct SessionOptions {
   TlsMode tls = TlsMode::kOn;
   std::string host_name;  // where agents find the secret, for messages
   absl::Duration handshake_timeout = absl::Seconds(5);
-  size_t max_streams = 20000;
   // A connection or stream that was turned away: who and why.
   std::function<void(const std::string& peer_address, const absl::Status& why)> on_refused;
 };
