@@ -2,8 +2,10 @@
 // the ways in, the end.
 //
 //   RendezvousServer -- JobLoop (job_loop.h): JobTable, timer, who attends
-//                    -- AgentSessions (agent_sessions.h), after Listen: handshakes, queues
-//                         -- RendezvousService (rendezvous_service.h): gRPC, ConnectionListeners
+//                    -- AgentDoor (agent_door.h): listens, ends
+//                         -- AgentSessions (agent_sessions.h), after Listen: handshakes, queues
+//                              -- RendezvousService (rendezvous_service.h): gRPC,
+//                                 ConnectionListeners
 //                    -- LocalLink (local_link.h) for the agent of this process
 #pragma once
 
@@ -14,18 +16,15 @@
 
 #include "absl/status/statusor.h"
 #include "asio/io_context.hpp"
-#include "asio/steady_timer.hpp"
 #include "proto/base/endpoint.h"
 #include "proto/io/credentials.h"
-#include "proto/io/loop_mailbox.h"
 #include "proto/io/unique_fd.h"
 #include "rendezvous/link/rendezvous_link.h"
 #include "rendezvous/server/job_loop.h"
 
 namespace muster::rendezvous {
 
-class AgentSessions;
-class ConnectionListener;
+class AgentDoor;
 
 struct RendezvousServerOptions {
   ServerTerm term;  // 0: the wall clock's (TermOfStart)
@@ -65,28 +64,13 @@ class RendezvousServer {
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
 
-  // Raises the process's limit on open files, and listens on exactly `address`, a numeric address
-  // or a name that is resolved here (its first IPv4 address, else its first), and returns the port;
-  // 0 takes a free one. All addresses only if asked for: "0.0.0.0" or "::". Once.
-  //
-  // Errors: kAlreadyExists: another process listens there.
-  //         kInvalidArgument: the name cannot be resolved, or is no address of this machine.
-  //         kPermissionDenied: a port below 1024.
-  //         kFailedPrecondition: it listens already, or has no owner.
-  //         kResourceExhausted: not enough threads (ulimit -u) or descriptors (ulimit -n).
-  //         kUnavailable: anything else.
+  // The way for agents of other processes. AgentDoor says what these do and which errors they have.
   absl::StatusOr<int> Listen(const std::string& address, int port);
-
-  // Called in place of Listen. Takes what comes on sockets that listen already, one at least, and
-  // returns their numeric addresses.
-  //
-  // Errors: kFailedPrecondition, kResourceExhausted and kUnavailable as of Listen.
   absl::StatusOr<std::vector<Endpoint>> ListenOn(std::vector<UniqueFd> sockets);
-
-  // Listens on a further numeric address, after Listen and on its port.
-  //
-  // Errors: as of Listen.
   absl::Status ListenAlso(const std::string& address);
+  // `on_closed` is the moment to destroy the server.
+  void Shutdown(absl::Duration deadline, std::function<void()> on_closed);
+  size_t num_streams() const;
 
   // The way for the agent of this process, whose owner is the first. The link may outlive the
   // server, not the loop.
@@ -95,37 +79,23 @@ class RendezvousServer {
   // The process that hosts this server leaves: every agent of every job is told.
   void HostLeaving(const Departure& departure, const std::string& host_name);
 
-  // Takes no new streams and ends those that are open: after the last directive has been written,
-  // and where that was EndJob by the agent's own closing. `on_closed` follows when all have gone,
-  // or at `deadline`, and is the moment to destroy the server.
-  void Shutdown(absl::Duration deadline, std::function<void()> on_closed);
-
   // The status of each job of `owner`.
   std::vector<status::StatusPage> PagesOf(const std::string& owner) {
     return jobs_->PagesOf(owner);
   }
 
   const JobTable& table() const { return jobs_->table(); }
-  size_t num_streams() const;
 
  private:
-  RendezvousServer(asio::io_context& loop, RendezvousServerOptions options,
+  RendezvousServer(asio::io_context& loop, const RendezvousServerOptions& options,
                    std::unique_ptr<RecordKeeper> keeper);
-  // Connections have descriptors below this number.
-  int MaxDescriptor() const;
-  // Returns MaxDescriptor. Errors: kFailedPrecondition and kResourceExhausted as of Listen.
-  absl::StatusOr<int> PrepareToListen() const;
-  absl::Status StartSessions(std::unique_ptr<ConnectionListener> listener);
-  void FinishShutdownOnLoop();
 
   asio::io_context& loop_;
-  const LoopMailbox mailbox_;
-  const RendezvousServerOptions options_;
-  // Shared with local links by weak pointers only. Outlives the sessions, which detach from it.
-  std::shared_ptr<JobLoop> jobs_;
-  std::unique_ptr<AgentSessions> sessions_;
-  asio::steady_timer shutdown_timer_;
-  std::function<void()> on_closed_;
+  const std::string local_owner_;  // of the agent of this process
+  // Shared with local links by weak pointers only. Outlives the door, whose sessions detach from
+  // it.
+  const std::shared_ptr<JobLoop> jobs_;
+  const std::unique_ptr<AgentDoor> door_;
 };
 
 }  // namespace muster::rendezvous
