@@ -1,9 +1,7 @@
 // A worker's end of its agent's Unix socket (MUSTER_AGENT_SOCKET). The agent's end:
 // agent/worker_service.h.
 //
-// Messages are WorkerMessage and WorkerReply of proto/agent.proto, framed by their length in four
-// bytes, little endian. A thread of its own reads replies, so that requests of several threads may
-// be open at once.
+// A thread of its own reads replies, so that requests of several threads may be open at once.
 #pragma once
 
 #include <atomic>
@@ -23,14 +21,13 @@
 #include "proto/base/ids.h"
 #include "proto/base/mutex.h"
 #include "proto/base/store_messages.h"
-#include "proto/io/unique_fd.h"
+#include "worker_runtime/runtime/agent_socket.h"
 #include "worker_runtime/runtime/stop_gate.h"
 
 namespace muster {
 
 namespace proto {
 class StopState;
-class WorkerMessage;
 class WorkerReply;
 }  // namespace proto
 
@@ -74,9 +71,8 @@ class AgentClient final : public Store {
     StoreReply reply;
   };
 
-  AgentClient(UniqueFd fd, AgentAddress address);
-  absl::Status Greet(MonoTime deadline);
-  absl::Status SendMessage(const proto::WorkerMessage& message, MonoTime deadline);
+  AgentClient(std::unique_ptr<AgentSocket> socket, Round round);
+  absl::Status Greet(const AgentAddress& address, MonoTime deadline);
   absl::StatusOr<StoreReply> Ask(StoreOperation operation, MonoTime deadline);
 
   void ReadReplies();
@@ -86,13 +82,11 @@ class AgentClient final : public Store {
   void OnLost(absl::Status why);
 
   // Constant after construction.
-  const UniqueFd fd_;
-  const AgentAddress address_;
+  const std::unique_ptr<AgentSocket> socket_;
+  const Round round_;
 
   StopGate stop_gate_;
   std::atomic<bool> obeys_stop_ = false;  // the agent has been told so
-
-  base::Mutex write_mu_;  // held while one frame is written
 
   base::Mutex mu_;
   base::Condition changed_;
