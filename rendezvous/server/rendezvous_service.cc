@@ -23,7 +23,6 @@ constexpr int kKeepaliveTimeoutMillis = 20000;
 constexpr int kIdleConnectionMillis = 10000;
 // What an agent may send before it is read.
 constexpr int kReadAheadBytes = 256 << 10;
-constexpr absl::Duration kLookInterval = absl::Seconds(1);
 
 grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
@@ -126,11 +125,11 @@ class RendezvousService::Acceptor final : public proto::Rendezvous::CallbackServ
 
 RendezvousService::RendezvousService(asio::io_context& loop, ServiceOptions options,
                                      ServiceEvents events)
-    : loop_(loop),
-      mailbox_(loop),
+    : mailbox_(loop),
       options_(options),
       events_(std::move(events)),
-      look_timer_(loop) {}
+      new_connections_(loop, options.handshake_timeout,
+                       [this](const std::string& peer) { OnWastedOnLoop(peer); }) {}
 
 absl::StatusOr<std::unique_ptr<RendezvousService>> RendezvousService::Start(
     asio::io_context& loop, std::unique_ptr<ConnectionListener> listener,
@@ -196,36 +195,19 @@ ListenerEvents RendezvousService::EventsOfListener() {
 
 // Hands the descriptor over to gRPC.
 void RendezvousService::OnConnectionOnLoop(UniqueFd connection, const std::string& peer) {
-  greeting_[peer] = MonoNow() + options_.handshake_timeout + kLookInterval;
-  if (!std::exchange(is_looking_, true)) LookForWastedConnectionsOnLoop();
+  new_connections_.Add(peer);
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
   parameters.fd = connection.release();
   way_in_->HandleNewConnection(&parameters);
 }
 
-// gRPC does not say when a hand-shake fails; that no stream follows does.
-void RendezvousService::LookForWastedConnectionsOnLoop() {
-  const MonoTime now = MonoNow();
-  for (auto it = greeting_.begin(); it != greeting_.end();) {
-    if (now < it->second) {
-      ++it;
-      continue;
-    }
-    const std::string peer = it->first;
-    it = greeting_.erase(it);
-    events_.on_wasted(
-        peer, absl::UnauthenticatedError(absl::StrCat(
-                  "it opened no stream within ", absl::FormatDuration(options_.handshake_timeout),
-                  options_.tls == TlsMode::kOn
-                      ? ": it does not hold the same secret (TLS), or is not an agent"
-                      : ": it is not an agent")));
-  }
-  is_looking_ = !greeting_.empty();
-  if (!is_looking_) return;
-  look_timer_.expires_after(absl::ToChronoNanoseconds(kLookInterval));
-  look_timer_.async_wait([this, mailbox = mailbox_](const asio::error_code& error) {
-    if (!error) mailbox.Post([this] { LookForWastedConnectionsOnLoop(); });
-  });
+void RendezvousService::OnWastedOnLoop(const std::string& peer) {
+  events_.on_wasted(
+      peer, absl::UnauthenticatedError(absl::StrCat(
+                "it opened no stream within ", absl::FormatDuration(options_.handshake_timeout),
+                options_.tls == TlsMode::kOn
+                    ? ": it does not hold the same secret (TLS), or is not an agent"
+                    : ": it is not an agent")));
 }
 
 // Order: the mailbox first, so that no task of a stream finds a half-destroyed service; then gRPC
@@ -255,7 +237,7 @@ void RendezvousService::Finish(StreamId id, const absl::Status& status) {
 }
 
 void RendezvousService::OnOpenOnLoop(StreamId id, std::shared_ptr<Stream> stream) {
-  greeting_.erase(stream->address());
+  new_connections_.Remove(stream->address());
   const Stream& opened = *streams_.emplace(id, std::move(stream)).first->second;
   events_.on_open(id, opened.address(), opened.peer());
 }

@@ -13,13 +13,12 @@
 #include "absl/container/btree_map.h"
 #include "absl/status/statusor.h"
 #include "asio/io_context.hpp"
-#include "asio/steady_timer.hpp"
 #include "proto/base/ids.h"
-#include "proto/base/mono_time.h"
 #include "proto/io/credentials.h"
 #include "proto/io/loop_mailbox.h"
 #include "rendezvous/server/connection_listener.h"
 #include "rendezvous/server/handshake.h"
+#include "rendezvous/server/new_connections.h"
 
 namespace grpc {
 class Server;
@@ -83,20 +82,16 @@ class RendezvousService {
   RendezvousService(asio::io_context& loop, ServiceOptions options, ServiceEvents events);
   ListenerEvents EventsOfListener();
   void OnConnectionOnLoop(UniqueFd connection, const std::string& peer);
-  void LookForWastedConnectionsOnLoop();
+  void OnWastedOnLoop(const std::string& peer);
   void OnOpenOnLoop(StreamId id, std::shared_ptr<Stream> stream);
   void OnMessageOnLoop(StreamId id, const proto::FromAgent& message);
   void OnWrittenOnLoop(StreamId id);
   void OnEndOnLoop(StreamId id);
 
-  asio::io_context& loop_;
   const LoopMailbox mailbox_;
   const ServiceOptions options_;
   const ServiceEvents events_;
-  // Connections on which no stream has been opened yet, with the time that they have.
-  absl::btree_map<std::string, MonoTime> greeting_;
-  asio::steady_timer look_timer_;
-  bool is_looking_ = false;
+  NewConnections new_connections_;
   // A stream is shared by gRPC, until it is done with it, and by this map, until the loop has
   // dropped it.
   absl::btree_map<StreamId, std::shared_ptr<Stream>> streams_;
