@@ -321,15 +321,15 @@ StepFigures FiguresOf(const Program& program) {
   StepFigures figures = {.peak = program.held};
   int64_t& activations = At(figures.peak, Arena::kActivations);
   const std::vector<int> begins_at = BeginsOf(program);
-  std::vector<int64_t> early(program.actions.size());  // [place]: bytes of RECVs that begin there
+  std::vector<int64_t> keeps(program.actions.size());  // [place]: bytes, from there on
   for (size_t i = 0; i < begins_at.size(); ++i) {
-    early[begins_at[i]] += program.actions[i].keeps_bytes;
+    keeps[begins_at[i]] += program.actions[i].keeps_bytes;
   }
   int64_t kept = 0;
   for (size_t i = 0; i < program.actions.size(); ++i) {
     const Action& action = program.actions[i];
     figures.sent[static_cast<size_t>(action.kind())] += SentBy(action, program);
-    kept += early[i];
+    kept += keeps[i];
     activations = std::max(activations, kept + action.works_in_bytes);
     kept -= action.frees_bytes;
   }

@@ -232,6 +232,8 @@ class Engine {
 
   // The same of an engine of CreateStage: `forward` computes what this rank's stage does with
   // micro-batch `index`. `received` is empty in the first stage.
+  //
+  // Errors: Step's; kInvalidArgument: the stage passes on others than the cut says.
   using StageForward = absl::FunctionRef<absl::StatusOr<StageOutput>(
       Tape& tape, int64_t index, absl::Span<const Activation> received)>;
   absl::StatusOr<StepResult> StepStage(StageForward forward);
