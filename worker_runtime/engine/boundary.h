@@ -1,4 +1,6 @@
 // What one stage of a pipeline hands to the next: one activation or several.
+//
+// Threads: as Tape.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +21,21 @@ std::vector<Shape> ShapesOf(absl::Span<const Activation> activations);
 std::string TextOfShapes(absl::Span<const Shape> shapes);
 int64_t BytesOfBoundary(DType dtype, absl::Span<const Shape> shapes);
 
-// Uninitialised.
+// Tensors of these shapes, uninitialised.
 std::vector<Tensor> Allocate(TensorPool& pool, DType dtype, absl::Span<const Shape> shapes);
 
 // Makes what came from another stage activations of `tape`.
 std::vector<Activation> Watch(Tape& tape, absl::Span<const Tensor> received);
-// Their gradients after a backward pass. Zeros where a stage has not used what it received: the one
-// before waits for all of them.
+// The gradients of what was received, after a backward pass. Where a stage has not used it they are
+// zeros: the stage before waits for all of them.
 std::vector<Tensor> TakeGradients(Tape& tape, absl::Span<const Activation> received);
 
 bool NeedGradients(absl::Span<const Activation> activations);
-// Each of `outputs` with its gradient from the stage behind.
+// Pairs each of `outputs` with its gradient from the stage behind, of which there are as many.
 std::vector<Tape::Seed> SeedsOf(absl::Span<const Activation> outputs,
                                 std::vector<Tensor> gradients);
 
-// `declared`: what the stage behind receives; none of the last stage.
+// Checks what a stage before the last passes on. `declared`: what the stage behind receives.
 //
 // Errors: kInvalidArgument: `passed_on` are others, or one of them comes twice, or none needs a
 //         gradient.

@@ -89,6 +89,7 @@ absl::StatusOr<std::vector<UnitUse>> UsesOfUnits(ParameterStore& store, const Pl
                                                  const UnitModel& model, const ModelInput& sample) {
   std::vector<UnitUse> units(NumUnits(store));
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
+    const bool is_last = u + 1 == static_cast<int>(units.size());
     std::set<int> used;
     const auto run = [&](Tape& tape, absl::Span<const Activation> received) -> absl::Status {
       store.OnUse([&](Parameter& parameter) {
@@ -96,7 +97,7 @@ absl::StatusOr<std::vector<UnitUse>> UsesOfUnits(ParameterStore& store, const Pl
       });
       MUSTER_ASSIGN_OR_RETURN(StageOutput output, model(tape, {u, u + 1}, sample, received));
       units[u].products = tape.queue().num_flops();
-      units[u].passed_on = ShapesOf(output.passed_on);
+      if (!is_last) units[u].passed_on = ShapesOf(output.passed_on);
       return absl::OkStatus();
     };
     const std::vector<Shape> received = u == 0 ? std::vector<Shape>() : units[u - 1].passed_on;
@@ -104,7 +105,7 @@ absl::StatusOr<std::vector<UnitUse>> UsesOfUnits(ParameterStore& store, const Pl
     const std::vector<Shape>& passed_on = units[u].passed_on;
     const bool has_all = std::all_of(passed_on.begin(), passed_on.end(),
                                      [](const Shape& shape) { return shape.rank() > 0; });
-    if (u + 1 < static_cast<int>(units.size()) && (passed_on.empty() || !has_all)) {
+    if (!is_last && (passed_on.empty() || !has_all)) {
       return Refuse(absl::StrCat("unit ", UnitName(store, u), " passes ",
                                  has_all ? "nothing on" : "on an activation without a value"));
     }

@@ -23,7 +23,7 @@ ModelInput SampleInput(int64_t batch, int64_t sequence);
 // What each unit uses, by itself.
 struct UnitUse {
   double products = 0;           // operations of them, forward
-  std::vector<Shape> passed_on;  // nothing, of the last unit
+  std::vector<Shape> passed_on;  // the last unit's is empty
   std::vector<Parameter*> of_others;
 };
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -181,24 +180,16 @@ INSTANTIATE_TEST_SUITE_P(Schedules, SeveralActivationsUnder,
 
 // Units that pass on lists drawn by a seed: of what they received some as it is, in another order
 // or not at all, sums of two, constants, and what their own map makes. All are of one shape.
-class DrawnStreams {
+class DrawnStreams : private EmbeddingAndMaps {
  public:
-  DrawnStreams(ParameterStore& store, int64_t seed) : rng_(seed, "drawn streams") {
-    for (int u = 0; u < kUnits; ++u) {
-      store.BeginUnit(absl::StrCat("u", u));
-      const Scope scope = Scope(store) / "u" / u;
-      if (u == 0) {
-        embedding_ = std::make_unique<Embedding>(
-            scope,
-            Embedding::Options{
-                .vocabulary = TwoStreams::kVocabulary, .context = kSize.sequence, .width = kWide});
-      } else {
-        const int64_t outputs = u + 1 == kUnits ? TwoStreams::kVocabulary : kWide;
-        maps_[u] = std::make_unique<Linear>(
-            scope, Linear::Options{.inputs = kWide, .outputs = outputs, .initial_std = 0.3});
-      }
-    }
-  }
+  DrawnStreams(ParameterStore& store, int64_t seed)
+      : EmbeddingAndMaps(store,
+                         [](int unit) -> Linear::Options {
+                           return {.inputs = kWidth,
+                                   .outputs = unit + 1 == kUnits ? kVocabulary : kWidth,
+                                   .initial_std = 0.3};
+                         }),
+        rng_(seed, "drawn streams") {}
 
   UnitModel Units() const {
     return [this](Tape& tape, UnitRange units, const ModelInput& input,
@@ -208,10 +199,10 @@ class DrawnStreams {
         if (u + 1 == kUnits) {
           Activation sum = all[0];
           for (size_t i = 1; i < all.size(); i += 2) sum = Add(tape, sum, all[i]);
-          const Activation logits = maps_[u]->Forward(tape, sum);
+          const Activation logits = maps[u]->Forward(tape, sum);
           return StageOutput{.loss = CrossEntropy(tape, logits, input.targets)};
         }
-        all = u == 0 ? std::vector<Activation>{embedding_->Forward(tape, input.tokens)}
+        all = u == 0 ? std::vector<Activation>{embedding->Forward(tape, input.tokens)}
                      : Forward(tape, u, all);
       }
       return StageOutput{.passed_on = std::move(all)};
@@ -224,7 +215,7 @@ class DrawnStreams {
     const auto below = [&](size_t end) {
       return static_cast<size_t>(rng_.Below(static_cast<int64_t>(end), unit, draw++));
     };
-    std::vector<Activation> out = {maps_[unit]->Forward(tape, in[below(in.size())])};
+    std::vector<Activation> out = {maps[unit]->Forward(tape, in[below(in.size())])};
     std::set<size_t> passed_on;
     for (size_t left = below(4); left > 0; --left) {
       const size_t source = below(in.size());
@@ -248,8 +239,6 @@ class DrawnStreams {
   }
 
   const Rng rng_;
-  std::unique_ptr<Embedding> embedding_;
-  std::array<std::unique_ptr<Linear>, kUnits> maps_;
 };
 
 TEST(SeveralActivations, HaveTheBitsOfOneProcessHoweverUnitsPassThemOn) {
@@ -307,6 +296,21 @@ TEST(SeveralActivations, AreRefusedWhereThereIsNoneOrOneHasNoValue) {
   EXPECT_THAT(refusal({Activation()}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("unit u1 passes on an activation without a value")));
+}
+
+TEST(SeveralActivations, AreNotWantedOfTheLastUnit) {
+  ParameterStore store;
+  const TwoStreams model(store, kNarrow);
+  const UnitModel units = [&](Tape& tape, UnitRange range, const ModelInput& input,
+                              absl::Span<const Activation> received) {
+    auto output = model.Units()(tape, range, input, received);
+    if (range.end == kUnits) output->passed_on = {output->loss.output};
+    return output;
+  };
+  const auto uses =
+      engine::UsesOfUnits(store, Plan(), units, engine::SampleInput(kSize.batch, kSize.sequence));
+  ASSERT_THAT(uses, IsOk());
+  EXPECT_THAT(uses->back().passed_on, IsEmpty());
 }
 
 // A program calls its stages itself, and the first one passes on others from the second step on.

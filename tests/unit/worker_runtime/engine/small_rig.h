@@ -32,7 +32,6 @@ struct SmallRig {
               auto traces, engine::RecordStages(store, plan, {}, units,
                                                 engine::SampleInput(kWhole.batch, kWhole.sequence),
                                                 engine::MetaDeviceOf(store)));
-          traces[stage].num_tokens = kWhole.batch * kWhole.sequence;
           return traces[stage];
         },
         /*has_sample=*/true);
