@@ -42,20 +42,20 @@ class KnownNodes {
   // The nodes of a round are those of this list. Each has a port.
   void TakeList(const Peers& peers);
   // The nodes of a round are this one, and those of the others that introduce themselves. `then` is
-  // called once, when all have, or the patience is over twice.
+  // called once, when all have, or after twice the patience; not after Cancel.
   void Meet(Meeting meeting, absl::AnyInvocable<void()> then);
   // Nothing is waited for any more.
   void Cancel();
 
   // Nodes by their rank; in a very large round a few of them.
   const absl::btree_map<int, Introduction>& known() const { return known_; }
-  // Its interface is not known here.
+  // A node as an end of a pair; its interface is not known here.
   PairEnd EndOf(int node) const;
 
   // `nodes` are those with whom the check has failed, either way. They stay so in later rounds,
   // where they may have other ranks, until the next check.
   void Doubt(const std::vector<int>& nodes);
-  // Node ranks, ascending.
+  // The ranks of such nodes, ascending.
   std::vector<int> Doubtful() const;
 
  private:
@@ -70,7 +70,7 @@ class KnownNodes {
 
   // The meeting.
   Round round_;
-  size_t awaited_ = 0;  // introductions; 0: nothing is waited for
+  size_t awaited_ = 0;  // introductions that are missing
   asio::steady_timer timer_;
   absl::AnyInvocable<void()> then_;
 };

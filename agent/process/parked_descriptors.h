@@ -1,5 +1,5 @@
-// Descriptors that this process owns and does not use for now, kept out of its table, whose size is
-// limited (ulimit -n): they wait as messages in a socket pair.
+// Descriptors that this process owns and does not use at present, kept out of its table, whose size
+// is limited (ulimit -n): they wait as messages in a socket pair.
 //
 // Source: unix(7), SCM_RIGHTS: what has been sent stays open until it is received, or the socket is
 // closed.

@@ -116,7 +116,7 @@ void AgentDoor::Shutdown(absl::Duration deadline, std::function<void()> on_close
 void AgentDoor::FinishShutdownOnLoop() {
   shutdown_timer_.cancel();
   sessions_.reset();
-  // Moved out, since the callee may destroy this server.
+  // Moved out, since the callee may destroy this.
   const auto on_closed = std::exchange(on_closed_, nullptr);
   if (on_closed) on_closed();
 }

@@ -322,7 +322,7 @@ class WheelOfASystem : public Wheel, public ::testing::WithParamInterface<Scheme
 };
 
 TEST_P(WheelOfASystem, IsFoundByPathRunsJobsAndLeavesNothingBehind) {
-  if (!MakesSystem()) GTEST_SKIP() << "there is no Python " << GetParam().python << " with pip";
+  if (!MakesSystem()) GTEST_SKIP() << GetParam().name << ": there is no such Python with pip";
   Arguments install = {"install", "--no-index", WheelOf("launch"), WheelOf("train")};
   if (GetParam().is_of_one_user) install.push_back("--user");
   ASSERT_THAT(RunPip(install), ExitsWith(0));
