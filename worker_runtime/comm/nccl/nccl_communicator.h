@@ -19,7 +19,8 @@
 //
 // Differs from the contract: fast sums of bf16 and f16 are rounded at each hop, as NCCL does. Two
 // ranks that call something else are named after a second instead of at once, and NCCL may have
-// written into the buffers by then.
+// written into the buffers by then. Who waits for a rank that has closed its communicator, or whose
+// transfer has another size, is told at the deadline: NCCL says nothing of either.
 //
 // The next round: one that may be remade keeps what NCCL has of its collectives' lane when it
 // fails, revoked instead of aborted where NCCL can (2.28.7), until it is destroyed or another is

@@ -44,6 +44,10 @@ struct ContractBackend {
   std::function<std::vector<Join>(int size, const CommunicatorOptions& options)> make;
   int max_size = 5;            // tests of larger groups are skipped
   std::string limit_reason{};  // why
+  // Whether what it moves carries its size, and its connections end with their ranks. Else who
+  // waits for a rank that sends another size, or has ended, learns of it at the deadline.
+  bool sees_sizes_and_ends = true;
+  bool registers_host_memory = true;  // or has no use for registered memory
 };
 // Lets GoogleTest print it.
 inline void PrintTo(const ContractBackend& backend, std::ostream* out) { *out << backend.name; }

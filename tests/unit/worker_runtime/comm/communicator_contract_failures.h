@@ -169,9 +169,16 @@ TEST_P(CommunicatorContract, RanksThatCallOtherOperationsOrTypesAreNamed) {
 }
 
 TEST_P(CommunicatorContract, AReceiveOfAnotherSizeThanTheSendFailsBoth) {
-  OnRanks(2, [](Communicator& c) {
+  const bool sees_sizes = GetParam().sees_sizes_and_ends;
+  const CommunicatorOptions options =
+      sees_sizes ? CommunicatorOptions() : CommunicatorOptions{.timeout = absl::Milliseconds(200)};
+  OnRanks(2, options, [sees_sizes](Communicator& c) {
     TypedArray array(DType::kF32, c.rank() == 0 ? 50 : 100);
     const Work work = c.rank() == 0 ? c.Send(array.buffer(), 1) : c.Recv(array.buffer(), 0);
+    if (!sees_sizes) {
+      EXPECT_THAT(work.Wait(), testing::HasStatusCode(absl::StatusCode::kDeadlineExceeded));
+      return;
+    }
     EXPECT_THAT(work.Wait(), StatusIs(absl::StatusCode::kInvalidArgument,
                                       AllOf(HasSubstr("rank 0 of group world sends 200 bytes f32"),
                                             HasSubstr("rank 1 receives 400 bytes f32"))));
@@ -199,7 +206,8 @@ TEST_P(CommunicatorContract, AWrongCallIsRefusedAtOnceAndHarmsNobody) {
 }
 
 TEST_P(CommunicatorContract, ARankThatEndsIsNamedToThoseWhoWaitForIt) {
-  std::atomic<int> num_calling = 0;
+  const bool sees_ends = GetParam().sees_sizes_and_ends;
+  std::atomic<int> num_ready = 0, num_calling = 0;
   OnRanksOwning(4, kNoDeadline, [&](std::unique_ptr<Communicator> c) {
     EXPECT_THAT(c->Barrier().Wait(), IsOk());
     if (c->rank() == 1) {
@@ -208,12 +216,17 @@ TEST_P(CommunicatorContract, ARankThatEndsIsNamedToThoseWhoWaitForIt) {
       return;
     }
     TypedArray array = Filled(DType::kF32, 1 << 18, c->rank());
-    const Work work = c->AllReduce(array.buffer());
+    ++num_ready;
+    while (num_ready < 3) std::this_thread::yield();
+    const Work work =
+        c->AllReduce(array.buffer(), {.timeout = sees_ends ? absl::Hours(1) : absl::Seconds(3)});
     ++num_calling;
     EXPECT_THAT(work.Wait(),
-                StatusIs(absl::StatusCode::kUnavailable,
-                         HasSubstr("rank 1 of 4 died or closed its communicator before "
-                                   "the end of all_reduce #1")));
+                sees_ends ? StatusIs(absl::StatusCode::kUnavailable,
+                                     HasSubstr("rank 1 of 4 died or closed its communicator before "
+                                               "the end of all_reduce #1"))
+                          : StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                     HasSubstr("rank 1 of 4 did not reach all_reduce #1")));
   });
 }
 

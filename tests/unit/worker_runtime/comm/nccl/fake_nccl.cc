@@ -10,11 +10,23 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "tests/unit/worker_runtime/comm/nccl/fake_cuda.h"
 
 namespace muster::comm {
 namespace {
 
+using Kind = FakeCall::Kind;
+
 FakeNccl* current = nullptr;
+
+// The calls of this thread's open group.
+struct OpenGroup {
+  bool is_open = false;
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+  std::vector<FakeCall> calls;
+};
+thread_local OpenGroup open_group;
 
 const char* NameOf(ncclResult_t result) {
   switch (result) {
@@ -51,6 +63,39 @@ std::shared_ptr<const NcclLibrary> FakeNccl::older_library() const {
   library->comm_get_async_error = [](ncclComm_t comm, ncclResult_t* error) {
     return Current().GetAsyncError(comm, error);
   };
+  library->all_reduce = [](const void* input, void* output, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+    return Current().Call(comm, {Kind::kAllReduce, input, output, count, type, op}, stream);
+  };
+  library->reduce_scatter = [](const void* input, void* output, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+    return Current().Call(comm, {Kind::kReduceScatter, input, output, count, type, op}, stream);
+  };
+  library->all_gather = [](const void* input, void* output, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+    return Current().Call(comm, {Kind::kAllGather, input, output, count, type}, stream);
+  };
+  library->broadcast = [](const void* input, void* output, size_t count, ncclDataType_t type,
+                          int root, ncclComm_t comm, cudaStream_t stream) {
+    return Current().Call(comm, {Kind::kBroadcast, input, output, count, type, ncclSum, root},
+                          stream);
+  };
+  library->send = [](const void* input, size_t count, ncclDataType_t type, int peer,
+                     ncclComm_t comm, cudaStream_t stream) {
+    return Current().Call(comm, {Kind::kSend, input, nullptr, count, type, ncclSum, peer}, stream);
+  };
+  library->recv = [](void* output, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                     cudaStream_t stream) {
+    return Current().Call(comm, {Kind::kRecv, nullptr, output, count, type, ncclSum, peer}, stream);
+  };
+  library->comm_register = [](ncclComm_t comm, void* memory, size_t, void** handle) {
+    return Current().Register(comm, memory, handle);
+  };
+  library->comm_deregister = [](ncclComm_t comm, void* handle) {
+    return Current().Deregister(comm, handle);
+  };
+  library->group_start = [] { return Current().GroupStart(); };
+  library->group_end = [] { return Current().GroupEnd(); };
   library->get_error_string = [](ncclResult_t result) { return NameOf(result); };
   library->get_last_error = [](ncclComm_t) { return ""; };
   return library;
@@ -112,7 +157,7 @@ FakeNccl::Comm* FakeNccl::Find(ncclComm_t comm, const std::string& function) {
     return nullptr;
   }
   const std::string name = absl::StrCat((*found)->group, "/", (*found)->rank, " ", function);
-  if (function != "state") calls_[std::this_thread::get_id()].push_back(name);
+  if (function != "state" && function != "call") calls_[std::this_thread::get_id()].push_back(name);
   if ((*found)->is_gone) {
     Break(name + " after its end");
     return nullptr;
@@ -133,8 +178,14 @@ bool FakeNccl::HaveAllCome(const std::string& group) const {
 
 ncclResult_t FakeNccl::GetUniqueId(ncclUniqueId* id) {
   base::MutexLock lock(mu_);
+  constexpr int kLetters = 26;
   std::memset(id, 0, sizeof(*id));
-  id->internal[0] = static_cast<char>('a' + num_ids_++);
+  id->internal[0] = static_cast<char>('a' + num_ids_ % kLetters);
+  if (num_ids_ >= kLetters) {
+    const std::string number = absl::StrCat(num_ids_ / kLetters);
+    std::memcpy(id->internal + 1, number.data(), number.size());
+  }
+  ++num_ids_;
   return ncclSuccess;
 }
 
@@ -159,6 +210,7 @@ ncclResult_t FakeNccl::Revoke(ncclComm_t handle, int flags) {
     Break("a communicator is revoked twice, or once it is finalized");
     return ncclInvalidArgument;
   }
+  Kill(*comm);
   comm->is_revoked = true;
   comm->under_way = "revoke";
   comm->fate = TakeFate("revoke", comm->rank);
@@ -217,9 +269,59 @@ void FakeNccl::GiveChild(Comm& comm) {
 void FakeNccl::GoOn(Comm& comm) {
   if (comm.under_way.empty() || comm.fate == Fate::kHangs) return;
   if (comm.under_way == "shrink") return EndShrink(comm);
+  if (comm.under_way == "call" && !std::exchange(comm.was_asked, true)) return;
   if (comm.under_way == "init" && comm.fate == Fate::kWell && !HaveAllCome(comm.group)) return;
+  const bool is_call = comm.under_way == "call";
   comm.under_way.clear();
-  if (comm.fate == Fate::kFails) comm.error = ncclSystemError;
+  if (comm.fate == Fate::kFails) {
+    comm.error = ncclSystemError;
+  } else if (is_call) {
+    PutCalls(comm);
+  }
+}
+
+void FakeNccl::Kill(Comm& comm) {
+  traffic_.Kill(comm.place());
+  if (comm.under_way == "call") FakeCuda::Release(comm.stream);
+}
+
+void FakeNccl::PutCalls(Comm& comm) {
+  FakeCuda::Put(comm.stream, [this, at = comm.place(), number = comm.num_calls++,
+                              calls = std::move(comm.calls)] { traffic_.Run(at, number, calls); });
+}
+
+ncclResult_t FakeNccl::GroupStart() {
+  open_group = {.is_open = true};
+  return ncclSuccess;
+}
+
+ncclResult_t FakeNccl::Call(ncclComm_t handle, const FakeCall& call, cudaStream_t stream) {
+  if (open_group.is_open) {
+    open_group.comm = handle;
+    open_group.stream = stream;
+    open_group.calls.push_back(call);
+    return ncclSuccess;
+  }
+  open_group = {.comm = handle, .stream = stream, .calls = {call}};
+  return GroupEnd();
+}
+
+ncclResult_t FakeNccl::GroupEnd() {
+  const OpenGroup group = std::exchange(open_group, {});
+  base::MutexLock lock(mu_);
+  Comm* const comm = Find(group.comm, "call");
+  if (comm == nullptr) return ncclInvalidArgument;
+  if (!comm->under_way.empty() || comm->is_revoked || comm->is_finalized) {
+    Break("a call of a communicator that is revoked, finalized or not ready");
+    return ncclInvalidUsage;
+  }
+  comm->under_way = "call";
+  comm->fate = TakeFate("call", comm->rank);
+  comm->calls = group.calls;
+  comm->stream = group.stream;
+  comm->was_asked = false;
+  FakeCuda::Reserve(group.stream);
+  return ncclInProgress;
 }
 
 ncclResult_t FakeNccl::GetAsyncError(ncclComm_t handle, ncclResult_t* error) {
@@ -229,6 +331,30 @@ ncclResult_t FakeNccl::GetAsyncError(ncclComm_t handle, ncclResult_t* error) {
   GoOn(*comm);
   *error = comm->under_way.empty() ? comm->error : ncclInProgress;
   return ncclSuccess;
+}
+
+ncclResult_t FakeNccl::Register(ncclComm_t handle, void* memory, void** registered) {
+  base::MutexLock lock(mu_);
+  Comm* const comm = Find(handle, "register");
+  if (comm == nullptr || !comm->registered.insert(memory).second) return ncclInvalidArgument;
+  if (!comm->under_way.empty()) Break("memory is registered while a call is under way");
+  *registered = memory;
+  return ncclSuccess;
+}
+
+ncclResult_t FakeNccl::Deregister(ncclComm_t handle, void* registered) {
+  base::MutexLock lock(mu_);
+  Comm* const comm = Find(handle, "deregister");
+  if (comm == nullptr) return ncclInvalidArgument;
+  if (comm->registered.erase(registered) == 0) Break("deregister of what is not registered");
+  return ncclSuccess;
+}
+
+int FakeNccl::num_registered() const {
+  base::MutexLock lock(mu_);
+  size_t sum = 0;
+  for (const auto& comm : comms_) sum += comm->is_gone ? 0 : comm->registered.size();
+  return static_cast<int>(sum);
 }
 
 ncclResult_t FakeNccl::Finalize(ncclComm_t handle) {
@@ -269,6 +395,7 @@ ncclResult_t FakeNccl::End(ncclComm_t handle, const std::string& function) {
     }
   }
   comm->is_gone = true;
+  Kill(*comm);
   return ncclSuccess;
 }
 

@@ -1,11 +1,12 @@
 // A library in NCCL's place, for ranks that are threads: communicators that come together, are
-// revoked, shrunk and ended, and nothing that runs on a device. It is stricter than NCCL: what is
-// against its rules is written down (CheckRules), where NCCL would crash, hang or leak.
+// revoked, shrunk and ended; their calls run on streams of FakeCuda. It is stricter than NCCL: what
+// is against its rules is written down (CheckRules), where NCCL would crash, hang or leak.
 //
 // Source of the rules: NCCL's guide ("Communicator Creation and Management Functions") and
 // src/init.cc of 2.31.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "proto/base/mutex.h"
+#include "tests/unit/worker_runtime/comm/nccl/fake_nccl_traffic.h"
 #include "worker_runtime/comm/nccl/nccl_library.h"
 
 namespace muster::comm {
@@ -32,7 +34,7 @@ class FakeNccl {
   // A library from before 2.28.7.
   std::shared_ptr<const NcclLibrary> older_library() const;
 
-  // What comes of the next of `function` ("init", "revoke", "shrink") on that rank of its
+  // What comes of the next of `function` ("init", "call", "revoke", "shrink") on that rank of its
   // communicator.
   void Destine(const std::string& function, int rank, Fate fate);
   // That rank of the communicators that there are meets the end of a peer on the network.
@@ -41,6 +43,8 @@ class FakeNccl {
   // Calls of this thread, in order: "a/1 init" for rank 1 of the first group to be connected,
   // "a-0,2/0 abort" for rank 0 of what was shrunk from it without ranks 0 and 2.
   std::vector<std::string> CallsOfThisThread() const;
+  // Of the communicators that there are.
+  int num_registered() const;
   // That no rule was broken and that nothing is left.
   void CheckRules() const;
 
@@ -49,7 +53,7 @@ class FakeNccl {
     std::string group;
     int rank = 0;
     int size = 1;
-    std::string under_way;  // "init", "revoke", "shrink", "finalize"
+    std::string under_way;  // "init", "call", "revoke", "shrink", "finalize"
     Fate fate = Fate::kWell;
     ncclResult_t error = ncclSuccess;  // the communicator's own; it stays
     bool is_revoked = false;
@@ -57,6 +61,13 @@ class FakeNccl {
     bool is_gone = false;
     std::string shrinks_to;  // a group
     ncclComm_t* child = nullptr;
+    std::vector<FakeCall> calls{};  // that are under way
+    cudaStream_t stream = nullptr;  // of them
+    bool was_asked = false;         // for their state: the first answer is that they are not ready
+    int64_t num_calls = 0;
+    std::set<void*> registered{};  // handles
+
+    FakeRank place() const { return {group, rank, size}; }
   };
   struct Gathering {
     int size = 0;
@@ -74,6 +85,10 @@ class FakeNccl {
   void EndShrink(Comm& comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveChild(Comm& comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  // Nothing of it runs any more.
+  void Kill(Comm& comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PutCalls(Comm& comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   ncclResult_t GetUniqueId(ncclUniqueId* id);
   ncclResult_t Init(ncclComm_t* comm, int size, const ncclUniqueId& id, int rank,
                     const ncclConfig_t* config);
@@ -81,6 +96,12 @@ class FakeNccl {
   ncclResult_t Shrink(ncclComm_t comm, const std::vector<int>& without, ncclComm_t* child,
                       const ncclConfig_t* config, int flags);
   ncclResult_t GetAsyncError(ncclComm_t comm, ncclResult_t* error);
+  // Between GroupStart and GroupEnd of this thread, calls are put on their stream together.
+  ncclResult_t Call(ncclComm_t comm, const FakeCall& call, cudaStream_t stream);
+  ncclResult_t GroupStart();
+  ncclResult_t GroupEnd();
+  ncclResult_t Register(ncclComm_t comm, void* memory, void** handle);
+  ncclResult_t Deregister(ncclComm_t comm, void* handle);
   ncclResult_t Finalize(ncclComm_t comm);
   ncclResult_t End(ncclComm_t comm, const std::string& function);
 
@@ -92,6 +113,7 @@ class FakeNccl {
   std::map<std::pair<std::string, int>, Fate> fates_ ABSL_GUARDED_BY(mu_);
   std::map<std::thread::id, std::vector<std::string>> calls_ ABSL_GUARDED_BY(mu_);
   std::vector<std::string> broken_ ABSL_GUARDED_BY(mu_);
+  FakeNcclTraffic traffic_;
 };
 
 }  // namespace muster::comm
