@@ -144,8 +144,10 @@ absl::Status NcclCommunicator::ConnectCollectives(std::unique_ptr<NcclRanks> for
                        .deadline = MonoNow() + membership().options.connect_timeout,
                        .failure = [this] { return failure_.Get(); }}));
   base::MutexLock lock(lanes_mu_);
-  lanes_[kCollectives] =
-      std::make_unique<NcclLane>(CollectiveLane(), std::move(stream), std::move(ranks));
+  lanes_[kCollectives] = std::make_unique<NcclLane>(
+      CollectiveLane(), owner(),
+      std::shared_ptr<LaunchOrder>(membership().family, &membership().family->order),
+      std::move(stream), std::move(ranks));
   return absl::OkStatus();
 }
 
@@ -188,27 +190,19 @@ void NcclCommunicator::Fail(absl::Status failure, TellPeers tell) {
   for (const auto& [key, lane] : lanes_) lane->Wake();
 }
 
-NcclLaneOptions NcclCommunicator::CollectiveLane() {
+NcclLaneOptions NcclCommunicator::CollectiveLane() const {
   return {.device = context_.device,
           .rank = rank(),
           .size = size(),
-          .order = {membership().family, &membership().family->order},
           // A group that was split off is never a former one.
-          .revokes = membership().may_be_remade && !backend().empty(),
-          .failure = [this] { return failure_.Get(); },
-          .on_trouble = [this](const Call& call, const absl::Status& why) { OnTrouble(call, why); },
-          .on_suspicion = [this](const Call& call) { OnSuspicion(call); }};
+          .revokes = membership().may_be_remade && !backend().empty()};
 }
 
 // Two ranks, the sender first.
 NcclLaneOptions NcclCommunicator::TransferLane(const Operation& op) {
-  NcclLaneOptions options = CollectiveLane();
   const bool sends = op.kind == OperationKind::kSend;
-  options.rank = sends ? 0 : 1;
-  options.size = 2;
-  options.peer = sends ? 1 : 0;
-  options.order = nullptr;
-  options.revokes = false;
+  NcclLaneOptions options = {
+      .device = context_.device, .rank = sends ? 0 : 1, .size = 2, .peer = sends ? 1 : 0};
   const int from = sends ? rank() : op.peer, to = sends ? op.peer : rank();
   options.connect = [this, sends,
                      key = absl::StrCat(prefix_, "/from", from, "to", to)](MonoTime deadline) {
@@ -230,7 +224,8 @@ absl::StatusOr<NcclLane*> NcclCommunicator::LaneOf(const Operation& op) {
   if (lane == nullptr) {
     const DeviceGuard guard(context_.device);
     MUSTER_ASSIGN_OR_RETURN(DeviceStream stream, DeviceStream::Make());
-    lane = std::make_unique<NcclLane>(TransferLane(op), std::move(stream), nullptr);
+    lane =
+        std::make_unique<NcclLane>(TransferLane(op), owner(), nullptr, std::move(stream), nullptr);
   }
   return lane.get();
 }
@@ -289,7 +284,7 @@ void NcclCommunicator::PutInLane(Call call, bool (NcclLane::*push)(Call& call)) 
   const absl::StatusOr<NcclLane*> lane = LaneOf(call.operation);
   if (lane.ok() && (*lane->*push)(call)) return;
   Fail(lane.ok() ? absl::ResourceExhaustedError(absl::StrCat(
-                       "rank ", rank(), " of group ", group(), " has ", NcclLane::kMaxQueued,
+                       "rank ", rank(), " of group ", group(), " has ", LaneQueue::kMaxQueued,
                        " operations waiting; wait for some before calling more"))
                  : lane.status(),
        TellPeers::kYes);

@@ -68,7 +68,7 @@ struct NcclContext {
   std::shared_ptr<Store> store;
 };
 
-class NcclCommunicator final : public CallCommunicator {
+class NcclCommunicator final : public CallCommunicator, private NcclLaneOwner {
  public:
   // `former`: what the communicator of an earlier round gave up, on the same device; null: this
   // rank is new.
@@ -110,11 +110,13 @@ class NcclCommunicator final : public CallCommunicator {
   absl::Status ConnectCollectives(std::unique_ptr<NcclRanks> former);
   // `gives_up`: what GiveUp gives; else nothing is left.
   std::unique_ptr<NcclRanks> End(bool gives_up);
-  NcclLaneOptions CollectiveLane();
+  NcclLaneOptions CollectiveLane() const;
   NcclLaneOptions TransferLane(const Operation& operation);
   absl::StatusOr<NcclLane*> LaneOf(const Operation& operation);
-  void OnTrouble(const Call& call, const absl::Status& why);
-  void OnSuspicion(const Call& call);
+  NcclLaneOwner& owner() { return *this; }
+  absl::Status failure() override { return failure_.Get(); }
+  void OnTrouble(const Call& call, const absl::Status& why) override;
+  void OnSuspicion(const Call& call) override;
   StuckCollective Stuck(const Call& call) const;
   void Fail(absl::Status failure, TellPeers tell);
 

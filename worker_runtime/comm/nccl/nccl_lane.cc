@@ -16,8 +16,12 @@ constexpr absl::Duration kRevokeTime = absl::Seconds(10);
 
 }  // namespace
 
-NcclLane::NcclLane(NcclLaneOptions options, DeviceStream stream, std::unique_ptr<NcclRanks> ranks)
+NcclLane::NcclLane(NcclLaneOptions options, NcclLaneOwner& owner,
+                   std::shared_ptr<LaunchOrder> order, DeviceStream stream,
+                   std::unique_ptr<NcclRanks> ranks)
     : options_(std::move(options)),
+      owner_(owner),
+      queue_(std::move(order)),
       stream_(std::move(stream)),
       ranks_(std::move(ranks)),
       thread_([this] { Run(); }) {}
@@ -27,36 +31,10 @@ NcclLane::~NcclLane() {
   if (thread_.joinable()) thread_.join();
 }
 
-void NcclLane::BeginClose() {
-  base::MutexLock lock(mu_);
-  closed_ = true;
-  changed_.NotifyAll();
-}
-
 std::unique_ptr<NcclRanks> NcclLane::GiveUp() {
-  {
-    base::MutexLock lock(mu_);
-    gives_up_ = true;
-    closed_ = true;
-    changed_.NotifyAll();
-  }
+  queue_.Close(LaneQueue::End::kGivenUp);
   thread_.join();
   return std::move(ranks_);
-}
-
-bool NcclLane::Push(Call& call) { return PushAs(call, /*is_launch=*/false); }
-bool NcclLane::PushLaunch(Call& call) { return PushAs(call, /*is_launch=*/true); }
-
-bool NcclLane::PushAs(Call& call, bool is_launch) {
-  base::MutexLock lock(mu_);
-  if (queue_.size() >= kMaxQueued) return false;
-  const bool stands_in_line = options_.order != nullptr && !is_launch;
-  queue_.push_back({.call = std::move(call),
-                    .place = stands_in_line ? options_.order->Take() : 0,
-                    .is_launch = is_launch,
-                    .task = std::nullopt});
-  changed_.NotifyAll();
-  return true;
 }
 
 absl::Status NcclLane::RunBetweenCalls(std::string name,
@@ -64,70 +42,32 @@ absl::Status NcclLane::RunBetweenCalls(std::string name,
   const LaneTask task(std::move(name), [this, body = std::move(body)]() -> absl::Status {
     return ranks_ == nullptr ? absl::InternalError("this lane is not connected") : body(*ranks_);
   });
-  {
-    base::MutexLock lock(mu_);
-    if (queue_.size() >= kMaxQueued) {
-      return absl::ResourceExhaustedError("too many operations are waiting");
-    }
-    queue_.push_back({.call = task.AsCall(), .task = task});
-    changed_.NotifyAll();
+  if (!queue_.PushTask(task)) {
+    return absl::ResourceExhaustedError("too many operations are waiting");
   }
   return task.Wait();
 }
 
-bool NcclLane::StandsInLine(const Queued& queued) const {
-  return options_.order != nullptr && !queued.is_launch && !queued.task.has_value();
-}
-
-void NcclLane::Wake() {
-  base::MutexLock lock(mu_);
-  woken_ = true;
-  changed_.NotifyAll();
-}
-
-bool NcclLane::IsTurnOfQueued() {
-  if (queue_.empty()) return false;
-  if (queue_.front().task.has_value()) return running_.empty() && !is_posting_;
-  return !StandsInLine(queue_.front()) || options_.order->IsFirst(queue_.front().place);
-}
-
-void NcclLane::Leave(const Queued& queued) {
-  if (StandsInLine(queued)) options_.order->Leave(queued.place);
-}
-
-bool NcclLane::WaitForWork() {
-  base::MutexLock lock(mu_);
-  if ((!running_.empty() || !queue_.empty()) && !closed_ && !woken_) {
-    const bool can_start = IsTurnOfQueued() && !is_posting_ && running_.size() < kMaxRunning;
-    if (!can_start) changed_.WaitUntil(mu_, MonoNow() + kPollInterval);
-  }
-  while (running_.empty() && queue_.empty() && !closed_ && !woken_) {
-    changed_.WaitUntil(mu_, MonoTime::InfiniteFuture());
-  }
-  woken_ = false;
-  return !closed_;
+LaneQueue::UnderWay NcclLane::under_way() const {
+  return {.is_idle = runs_.empty(), .has_room = !runs_.is_posting() && runs_.size() < kMaxRunning};
 }
 
 void NcclLane::Run() {
   UseDevice(options_.device);
-  while (WaitForWork()) {
-    if (const absl::Status failure = options_.failure(); !failure.ok()) {
+  while (queue_.WaitForWork(under_way(), kPollInterval)) {
+    if (const absl::Status failure = owner_.failure(); !failure.ok()) {
       Stop();
       EndAll(failure);
       continue;
     }
     if (const absl::Status status = Advance(); !status.ok()) {
-      options_.on_trouble(running_.front().run->call(), status);
+      owner_.OnTrouble(runs_.oldest().call(), status);
     }
     Watch();
   }
-  bool gives_up = false;
-  {
-    base::MutexLock lock(mu_);
-    gives_up = gives_up_;
-  }
-  if (gives_up || !running_.empty()) Stop();
-  EndAll(options_.failure());
+  const bool gives_up = queue_.end() == LaneQueue::End::kGivenUp;
+  if (gives_up || !runs_.empty()) Stop();
+  EndAll(owner_.failure());
   if (aborts_.joinable()) aborts_.join();
   // Here, where the device is the current one.
   if (ranks_ != nullptr && !gives_up) ranks_->Close(MonoNow() + kFlushTime);
@@ -151,20 +91,16 @@ void NcclLane::Stop() {
 }
 
 void NcclLane::EndPosting() {
-  is_posting_ = false;
-  if (options_.order != nullptr) options_.order->Leave(posting_);
-  NcclRun& run = *running_.back().run;
+  queue_.Leave(runs_.EndPosting());
+  NcclRun& run = runs_.newest();
   if (const absl::Status status = run.AfterPost(); !status.ok()) {
-    return options_.on_trouble(run.call(), status);
+    return owner_.OnTrouble(run.call(), status);
   }
-  if (!run.call().captured) return;
-  const Running captured = std::move(running_.back());
-  running_.pop_back();
-  captured.run->call().Finish(absl::OkStatus());
+  if (run.call().captured) runs_.TakeNewest()->call().Finish(absl::OkStatus());
 }
 
 absl::Status NcclLane::AskWhetherPosted() {
-  if (!is_posting_) return absl::OkStatus();
+  if (!runs_.is_posting()) return absl::OkStatus();
   MUSTER_ASSIGN_OR_RETURN(const bool is_ready, ranks_->IsReady());
   if (is_ready) EndPosting();
   return absl::OkStatus();
@@ -173,138 +109,103 @@ absl::Status NcclLane::AskWhetherPosted() {
 // An error is of the oldest operation that runs.
 absl::Status NcclLane::Advance() {
   MUSTER_RETURN_IF_ERROR(AskWhetherPosted());
-  if (!options_.failure().ok()) return absl::OkStatus();
-  if (!is_posting_ && running_.size() < kMaxRunning) {
+  if (!owner_.failure().ok()) return absl::OkStatus();
+  if (under_way().has_room) {
     if (!StartNext()) return absl::OkStatus();
     // Most are posted by now: sleeping first would hold up those that wait for it.
     MUSTER_RETURN_IF_ERROR(AskWhetherPosted());
-    if (!options_.failure().ok()) return absl::OkStatus();
+    if (!owner_.failure().ok()) return absl::OkStatus();
   }
-  if (running_.empty() || (is_posting_ && running_.size() == 1)) return absl::OkStatus();
+  if (runs_.OldestOnStream() == nullptr) return absl::OkStatus();
   MUSTER_RETURN_IF_ERROR(FinishFront());
-  if (running_.empty() || is_posting_) return absl::OkStatus();
+  if (runs_.empty() || runs_.is_posting()) return absl::OkStatus();
   return ranks_->IsReady().status();
 }
 
-std::optional<NcclLane::Queued> NcclLane::TakeQueued() {
-  base::MutexLock lock(mu_);
-  if (queue_.empty()) return std::nullopt;
-  Queued queued = std::move(queue_.front());
-  queue_.pop_front();
-  return queued;
-}
-
 bool NcclLane::StartNext() {
-  {
-    base::MutexLock lock(mu_);
-    if (!IsTurnOfQueued()) return true;
-  }
-  std::optional<Queued> queued = TakeQueued();
-  if (!queued.has_value()) return true;
-  Call& call = queued->call;
-  if (queued->task.has_value()) {
-    queued->task->Run();
+  std::optional<LaneQueue::Item> item = queue_.TakeNext(runs_.empty());
+  if (!item.has_value()) return true;
+  if (item->task.has_value()) {
+    item->task->Run();
     return true;
   }
   if (ranks_ == nullptr) {
-    if (call.captured) {
-      call.Finish(absl::FailedPreconditionError(
+    if (item->call.captured) {
+      item->call.Finish(absl::FailedPreconditionError(
           "the two ranks of a transfer that is captured are not connected: transfer before"));
-      Leave(*queued);
+      queue_.Leave(item->place);
       return true;
     }
-    if (!Connect(*queued)) return false;
+    if (!Connect(*item)) return false;
   }
   const NcclPlace place{.ranks = *ranks_,
                         .stream = *stream_,
                         .rank = options_.rank,
                         .size = options_.size,
                         .peer = options_.peer};
-  if (queued->is_launch) {
-    WatchLaunch(std::move(call), place);
+  return Start(*std::move(item), place);
+}
+
+bool NcclLane::Start(LaneQueue::Item item, const NcclPlace& place) {
+  if (item.is_launch) {
+    WatchLaunch(std::move(item.call), place);
     return true;
   }
-  call.MarkStarted();
-  posting_ = queued->place;
-  has_captured_ = has_captured_ || call.captured;
-  running_.push_back(
-      {.run = std::make_unique<NcclRun>(std::move(call), place), .since = MonoNow()});
-  is_posting_ = true;
-  NcclRun& run = *running_.back().run;
+  item.call.MarkStarted();
+  has_captured_ = has_captured_ || item.call.captured;
+  NcclRun& run =
+      runs_.BeginPosting(std::make_unique<NcclRun>(std::move(item.call), place), item.place);
   const absl::Status status = run.Post();
-  if (!status.ok()) options_.on_trouble(run.call(), status);
+  if (!status.ok()) owner_.OnTrouble(run.call(), status);
   return status.ok();
 }
 
-bool NcclLane::Connect(const Queued& queued) {
-  absl::StatusOr<std::unique_ptr<NcclRanks>> ranks = options_.connect(queued.call.deadline);
+bool NcclLane::Connect(const LaneQueue::Item& item) {
+  absl::StatusOr<std::unique_ptr<NcclRanks>> ranks = options_.connect(item.call.deadline);
   if (ranks.ok()) {
     ranks_ = *std::move(ranks);
     return true;
   }
-  options_.on_trouble(queued.call, ranks.status());
-  queued.call.Finish(options_.failure());
-  Leave(queued);
+  owner_.OnTrouble(item.call, ranks.status());
+  item.call.Finish(owner_.failure());
+  queue_.Leave(item.place);
   return false;
 }
 
 void NcclLane::WatchLaunch(Call call, const NcclPlace& place) {
   auto run = std::make_unique<NcclRun>(std::move(call), place, /*is_launched=*/true);
   const absl::Status status = run->FollowLaunch();
-  running_.push_back({.run = std::move(run), .since = MonoNow()});
-  if (!status.ok()) options_.on_trouble(running_.back().run->call(), status);
+  const NcclRun& watched = runs_.Add(std::move(run));
+  if (!status.ok()) owner_.OnTrouble(watched.call(), status);
 }
 
 absl::Status NcclLane::FinishFront() {
-  while (running_.size() > (is_posting_ ? 1 : 0)) {
-    NcclRun& run = *running_.front().run;
-    MUSTER_ASSIGN_OR_RETURN(const bool is_done, run.IsDone());
+  while (NcclRun* const run = runs_.OldestOnStream()) {
+    MUSTER_ASSIGN_OR_RETURN(const bool is_done, run->IsDone());
     if (!is_done) return absl::OkStatus();
-    MUSTER_ASSIGN_OR_RETURN(const bool is_finished, run.Proceed());
+    MUSTER_ASSIGN_OR_RETURN(const bool is_finished, run->Proceed());
     if (!is_finished) return absl::OkStatus();
-    const Running finished = std::move(running_.front());
-    running_.pop_front();
-    finished.run->call().Finish(absl::OkStatus());
+    runs_.TakeOldest()->call().Finish(absl::OkStatus());
   }
   return absl::OkStatus();
 }
 
 void NcclLane::Watch() {
   const MonoTime now = MonoNow();
-  for (Running& each : running_) {
-    const Call& call = each.run->call();
-    if (call.deadline <= now) {
-      return options_.on_trouble(call, absl::DeadlineExceededError("its deadline passed"));
-    }
-  }
-  std::optional<Call> late;
-  {
-    base::MutexLock lock(mu_);
-    for (const Queued& queued : queue_) {
-      if (queued.call.deadline <= now) late = queued.call;
-    }
-  }
-  if (late.has_value()) {
-    return options_.on_trouble(*late, absl::DeadlineExceededError("its deadline passed"));
-  }
-  if (running_.empty()) return;
-  Running& oldest = running_.front();
-  if (oldest.is_suspected || now < oldest.since + kSuspiciousTime) return;
-  oldest.is_suspected = true;
-  options_.on_suspicion(oldest.run->call());
+  const absl::Status passed = absl::DeadlineExceededError("its deadline passed");
+  if (const Call* late = runs_.FindLate(now)) return owner_.OnTrouble(*late, passed);
+  if (const std::optional<Call> late = queue_.FindLate(now)) return owner_.OnTrouble(*late, passed);
+  if (const Call* call = runs_.FindSuspicious(now, kSuspiciousTime)) owner_.OnSuspicion(*call);
 }
 
 // The ranks are revoked or aborted: no kernel touches a buffer any more, so that waiters may be
 // told.
 void NcclLane::EndAll(const absl::Status& failure) {
-  std::deque<Running> running;
-  running.swap(running_);
-  if (is_posting_ && options_.order != nullptr) options_.order->Leave(posting_);
-  is_posting_ = false;
-  for (const Running& each : running) each.run->call().Finish(failure);
-  while (std::optional<Queued> queued = TakeQueued()) {
-    queued->call.Finish(failure);
-    Leave(*queued);
+  queue_.Leave(runs_.EndPosting());
+  while (!runs_.empty()) runs_.TakeOldest()->call().Finish(failure);
+  while (std::optional<LaneQueue::Item> item = queue_.TakeFirst()) {
+    item->call.Finish(failure);
+    queue_.Leave(item->place);
   }
 }
 

@@ -43,42 +43,7 @@ ncclRedOp_t ToNccl(ReduceOp op) {
 }  // namespace
 
 NcclRun::~NcclRun() {
-  place_.stream.GiveBack(blocks_);
   if (event_ != nullptr) place_.stream.GiveBackEvent(event_);
-}
-
-absl::StatusOr<void*> NcclRun::Scratch(size_t bytes, bool on_host) {
-  MUSTER_ASSIGN_OR_RETURN(const DeviceStream::Block block, place_.stream.Take(bytes, on_host));
-  blocks_.push_back(block);
-  return block.data;
-}
-
-// Pageable memory goes through pinned memory first: CUDA would wait for the stream otherwise.
-absl::Status NcclRun::CopyIn(void* device, const void* from, size_t bytes) {
-  if (bytes == 0) return absl::OkStatus();
-  if (!IsDeviceMemory(from)) {
-    MUSTER_ASSIGN_OR_RETURN(void* const pinned, Scratch(bytes, /*on_host=*/true));
-    std::memcpy(pinned, from, bytes);
-    from = pinned;
-  }
-  MUSTER_CUDA_RETURN_IF_ERROR(
-      cudaMemcpyAsync(device, from, bytes, cudaMemcpyDefault, place_.stream.get()));
-  return absl::OkStatus();
-}
-
-absl::StatusOr<const void*> NcclRun::Input(const void* data, size_t bytes) {
-  if (bytes == 0 || IsDeviceMemory(data)) return data;
-  MUSTER_ASSIGN_OR_RETURN(void* const device, Scratch(bytes, /*on_host=*/false));
-  MUSTER_RETURN_IF_ERROR(CopyIn(device, data, bytes));
-  return device;
-}
-
-absl::StatusOr<void*> NcclRun::Output(void* data, size_t bytes) {
-  if (bytes == 0 || IsDeviceMemory(data)) return data;
-  MUSTER_ASSIGN_OR_RETURN(void* const device, Scratch(bytes, /*on_host=*/false));
-  MUSTER_ASSIGN_OR_RETURN(void* const pinned, Scratch(bytes, /*on_host=*/true));
-  host_output_ = {.host = data, .device = device, .pinned = pinned, .bytes = bytes};
-  return device;
 }
 
 absl::Status NcclRun::Check(ncclResult_t result) const {
@@ -92,9 +57,9 @@ absl::Status NcclRun::Check(ncclResult_t result) const {
 // an event of its own (AddInOrder).
 absl::Status NcclRun::Post() {
   const Operation& op = call_.operation;
-  is_ordered_ = op.is_reduction() && op.order == SumOrder::kOrdered;
   MUSTER_RETURN_IF_ERROR(FollowQueue());
-  return is_ordered_ ? PostOrdered() : PostPlain();
+  const bool is_ordered = op.is_reduction() && op.order == SumOrder::kOrdered;
+  return is_ordered ? PostOrdered() : PostPlain();
 }
 
 // What the device has not come to yet: its queue did not wait for the call.
@@ -125,7 +90,7 @@ absl::Status NcclRun::PostPlain() {
   const cudaStream_t stream = place_.stream.get();
   if (op.kind == OperationKind::kBarrier) {
     // NCCL has none: a byte that everybody adds to.
-    MUSTER_ASSIGN_OR_RETURN(void* const byte, Scratch(1, /*on_host=*/false));
+    MUSTER_ASSIGN_OR_RETURN(void* const byte, buffers_.OnDevice(1));
     return Check(nccl.all_reduce(byte, byte, 1, ncclUint8, ncclSum, comm, stream));
   }
   const BlockCounts blocks = CountBlocks(op.kind, place_.size);
@@ -133,10 +98,10 @@ absl::Status NcclRun::PostPlain() {
   const void* input = nullptr;
   void* output = nullptr;
   if (blocks.input > 0) {
-    MUSTER_ASSIGN_OR_RETURN(input, Input(call_.inputs[0], bytes * blocks.input));
+    MUSTER_ASSIGN_OR_RETURN(input, buffers_.Input(call_.inputs[0], bytes * blocks.input));
   }
   if (blocks.output > 0) {
-    MUSTER_ASSIGN_OR_RETURN(output, Output(call_.output, bytes * blocks.output));
+    MUSTER_ASSIGN_OR_RETURN(output, buffers_.Output(call_.output, bytes * blocks.output));
   }
   const ncclDataType_t type = ToNccl(op.dtype);
   switch (op.kind) {
@@ -189,13 +154,13 @@ absl::Status NcclRun::PostOrdered() {
   const size_t whole_bytes = WholeElements() * SizeOf(op.dtype);
   if (whole_bytes == 0) return absl::OkStatus();
   const size_t rank_bytes = slots_per_rank_ * whole_bytes;
-  MUSTER_ASSIGN_OR_RETURN(void* const own, Scratch(rank_bytes, /*on_host=*/false));
+  MUSTER_ASSIGN_OR_RETURN(void* const own, buffers_.OnDevice(rank_bytes));
   for (size_t i = 0; i < call_.inputs.size(); ++i) {
-    MUSTER_RETURN_IF_ERROR(
-        CopyIn(static_cast<uint8_t*>(own) + i * whole_bytes, call_.inputs[i], whole_bytes));
+    MUSTER_RETURN_IF_ERROR(buffers_.CopyIn(static_cast<uint8_t*>(own) + i * whole_bytes,
+                                           call_.inputs[i], whole_bytes));
   }
-  MUSTER_ASSIGN_OR_RETURN(void* const all, Scratch(rank_bytes * place_.size, /*on_host=*/false));
-  MUSTER_ASSIGN_OR_RETURN(gathered_pinned_, Scratch(rank_bytes * place_.size, /*on_host=*/true));
+  MUSTER_ASSIGN_OR_RETURN(void* const all, buffers_.OnDevice(rank_bytes * place_.size));
+  MUSTER_ASSIGN_OR_RETURN(gathered_pinned_, buffers_.Pinned(rank_bytes * place_.size));
   gathered_ = all;
   return Check(place_.ranks.library().all_gather(own, all, slots_per_rank_ * WholeElements(),
                                                  ToNccl(op.dtype), place_.ranks.get(),
@@ -216,10 +181,8 @@ absl::Status NcclRun::AfterPost() {
         place_.size * slots_per_rank_ * WholeElements() * SizeOf(call_.operation.dtype);
     MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(gathered_pinned_, gathered_, bytes,
                                                 cudaMemcpyDeviceToHost, place_.stream.get()));
-  } else if (host_output_.bytes > 0) {
-    MUSTER_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(host_output_.pinned, host_output_.device,
-                                                host_output_.bytes, cudaMemcpyDeviceToHost,
-                                                place_.stream.get()));
+  } else if (buffers_.has_host_output()) {
+    MUSTER_RETURN_IF_ERROR(buffers_.StartOutput());
   } else {
     MUSTER_RETURN_IF_ERROR(LetQueuesFollow());
   }
@@ -250,9 +213,7 @@ absl::StatusOr<bool> NcclRun::Proceed() {
     is_added_ = true;
     return AddInOrder();
   }
-  if (host_output_.bytes > 0) {
-    std::memcpy(host_output_.host, host_output_.pinned, host_output_.bytes);
-  }
+  buffers_.FinishOutput();
   return true;
 }
 

@@ -3,13 +3,14 @@
 // Included in this folder alone: it brings in the CUDA headers.
 #pragma once
 
-#include <vector>
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker_runtime/comm/call_communicator.h"
 #include "worker_runtime/comm/nccl/cuda_resources.h"
 #include "worker_runtime/comm/nccl/nccl_ranks.h"
+#include "worker_runtime/comm/nccl/stream_buffers.h"
 
 namespace muster::comm {
 
@@ -35,7 +36,7 @@ struct NcclPlace {
 class NcclRun {
  public:
   NcclRun(Call call, const NcclPlace& place, bool is_launched = false)
-      : call_(std::move(call)), place_(place), is_launched_(is_launched) {}
+      : call_(std::move(call)), place_(place), is_launched_(is_launched), buffers_(place.stream) {}
   ~NcclRun();
   NcclRun(const NcclRun&) = delete;
   NcclRun& operator=(const NcclRun&) = delete;
@@ -51,18 +52,6 @@ class NcclRun {
   absl::StatusOr<bool> Proceed();
 
  private:
-  // An output in host memory: copied from `pinned` at the end.
-  struct HostOutput {
-    void* host = nullptr;
-    const void* device = nullptr;
-    void* pinned = nullptr;
-    size_t bytes = 0;
-  };
-
-  absl::StatusOr<void*> Scratch(size_t bytes, bool on_host);
-  absl::Status CopyIn(void* device, const void* from, size_t bytes);
-  absl::StatusOr<const void*> Input(const void* data, size_t bytes);
-  absl::StatusOr<void*> Output(void* data, size_t bytes);
   absl::Status Check(ncclResult_t result) const;
   absl::Status PostPlain();
   absl::Status PostAllToAll(const uint8_t* input, uint8_t* output);
@@ -78,12 +67,10 @@ class NcclRun {
   const Call call_;
   const NcclPlace place_;
   const bool is_launched_;
-  std::vector<DeviceStream::Block> blocks_;
+  StreamBuffers buffers_;
   cudaEvent_t event_ = nullptr;
-  HostOutput host_output_;
 
   // State of ordered sums.
-  bool is_ordered_ = false;
   bool is_added_ = false;
   int64_t slots_per_rank_ = 0;       // contributions, padded to the rank with the most
   const void* gathered_ = nullptr;   // [size * slots_per_rank * WholeElements()], on the device
