@@ -292,7 +292,11 @@ std::vector<ClassSize> SizesOf(const std::vector<ClassShape>& classes) {
   };
   std::vector<ClassSize> result;
   for (const ClassShape& shape : classes) {
-    result.push_back({shape.name, shape.file, size_of(size_of, shape)});
+    const bool is_data =
+        shape.is_struct && absl::c_none_of(shape.members, [](const Member& member) {
+          return absl::EndsWith(member.name, "_");
+        });
+    result.push_back({shape.name, shape.file, size_of(size_of, shape), is_data});
   }
   return result;
 }

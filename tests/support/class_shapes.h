@@ -30,6 +30,9 @@ struct ClassSize {
   std::string name;
   std::string file;
   int members = 0;
+  // A struct whose members are all public by their names: options, a plan, a record, a table of
+  // functions.
+  bool is_data = false;
 };
 
 // Sizes of `classes`, which are those of the whole tree. A member whose type is a struct that the

@@ -43,7 +43,7 @@ class FakeNccl {
   // Calls of this thread, in order: "a/1 init" for rank 1 of the first group to be connected,
   // "a-0,2/0 abort" for rank 0 of what was shrunk from it without ranks 0 and 2.
   std::vector<std::string> CallsOfThisThread() const;
-  // Of the communicators that there are.
+  // How much memory is registered with the communicators that there are.
   int num_registered() const;
   // That no rule was broken and that nothing is left.
   void CheckRules() const;

@@ -38,7 +38,7 @@ bool GoTogether(const FakeCall& a, const FakeCall& b) {
          a.peer == b.peer;
 }
 
-// Of all ranks' inputs, `count` elements each.
+// What all ranks' inputs make, `count` elements each.
 std::vector<uint8_t> Reduced(const std::map<int, FakeCall>& calls, size_t count) {
   const DType type = TypeOf(calls.begin()->second.type), wide = AccumulationType(type);
   const auto elements = static_cast<int64_t>(count);
