@@ -5,8 +5,11 @@
 
 #include <atomic>
 #include <barrier>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -100,6 +103,65 @@ TEST(NcclCommunicator, SumsWhatLiesOnDevices) {
       const Buffer buffer = OnDevice(machine, c.rank());
       ASSERT_THAT(c.AllReduce(buffer, {.order = order}).Wait(), IsOk());
       ExpectSum(buffer, 3);
+    }
+  });
+}
+
+// A device with one stream, and no kernels.
+class StreamDevice final : public Device {
+ public:
+  StreamDevice() { cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, 0); }
+  ~StreamDevice() override { cudaStreamDestroy(stream_); }
+
+  absl::string_view name() const override { return "a stream"; }
+  bool has_elements() const override { return true; }
+  const Operations& operations(DType) const override { std::abort(); }
+  const Device& meta() const override { return *this; }
+  std::unique_ptr<Event> MakeEvent() const override { return std::make_unique<OwnEvent>(stream_); }
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  class OwnEvent final : public Event {
+   public:
+    explicit OwnEvent(cudaStream_t stream) : stream_(stream) {
+      cudaEventCreateWithFlags(&event_, cudaEventDisableTiming);
+    }
+    ~OwnEvent() override { cudaEventDestroy(event_); }
+    void Record(Queue&) override { cudaEventRecord(event_, stream_); }
+    void HoldUp(Queue&) const override { cudaStreamWaitEvent(stream_, event_, 0); }
+    void* native() const override { return event_; }
+
+   private:
+    const cudaStream_t stream_;
+    cudaEvent_t event_ = nullptr;
+  };
+
+  cudaStream_t stream_ = nullptr;
+};
+
+TEST(NcclCommunicator, FollowsAQueueAndIsFollowed) {
+  Machine machine;
+  OnRanks(machine, 3, [&](Communicator& c) {
+    const StreamDevice device;
+    Queue queue(device);
+    for (const SumOrder order : {SumOrder::kFast, SumOrder::kOrdered}) {
+      const Buffer buffer = OnDevice(machine, 0), after = OnDevice(machine, 0);
+      TypedArray own = Filled(DType::kF32, kCount, c.rank());
+      constexpr size_t kBytes = kCount * sizeof(float);
+      FakeCuda::Put(device.stream(), [&] {  // what the call is to read comes late
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        std::memcpy(buffer.data, own.buffer().data, kBytes);
+      });
+      const Work sum = c.AllReduce(buffer, {.order = order, .queue = &queue});
+      ASSERT_THAT(sum.Await(queue), IsOk());
+      FakeCuda::Put(device.stream(), [&] { std::memcpy(after.data, buffer.data, kBytes); });
+      ASSERT_THAT(sum.Wait(), IsOk());
+      const std::unique_ptr<Event> end = device.MakeEvent();
+      end->Record(queue);
+      while (cudaEventQuery(static_cast<cudaEvent_t>(end->native())) != cudaSuccess) {
+        std::this_thread::yield();
+      }
+      ExpectSum(after, 3);
     }
   });
 }
