@@ -1,6 +1,7 @@
 // The tables of keys, and what readers ask of them.
 //
-// Sources: proto/dialects/accelerate.h, proto/dialects/config_key.h, proto/dialects/instructlab.h.
+// Sources: proto/dialects/accelerate.h, proto/dialects/config_key.h, proto/dialects/deepspeed.h,
+//          proto/dialects/instructlab.h.
 #include "proto/dialects/config_key.h"
 
 #include <gmock/gmock.h>
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "proto/dialects/accelerate.h"
+#include "proto/dialects/deepspeed.h"
 #include "proto/dialects/instructlab.h"
 #include "tests/support/status_matchers.h"
 
@@ -61,6 +63,7 @@ void CheckTable(absl::Span<const ConfigKey> keys) {
 
 TEST(Tables, HaveOneRowForAKeyWithAReasonWhereItChangesNothing) {
   CheckTable(AccelerateKeys());
+  CheckTable(DeepSpeedKeys());
   CheckTable(InstructLabKeys());
 }
 
