@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "launcher/commands/plan_schedules.h"
 #include "proto/base/exit_codes.h"
+#include "proto/base/field_error.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/values.h"
@@ -330,9 +330,7 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
   }
   absl::StatusOr<plan::PlanPageInput> job = advice::PlanJob(options, shape);
   if (!job.ok()) {
-    return command_line::InWordsOf(
-        grammar, line,
-        absl::Status(job.status().code(), absl::StripPrefix(job.status().message(), "plan: ")));
+    return command_line::InWordsOf(grammar, line, WithoutBeginning("plan: ", job.status()));
   }
   MUSTER_RETURN_IF_ERROR(advice::CheckOffload(*job));
   if (const int64_t limit = options.plan.memory_bytes_max; limit > 0) {

@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "proto/base/field_error.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
 #include "proto/base/version.h"
@@ -302,33 +304,25 @@ std::string TextOfCommonValues(const Grammar& grammar, const CommandLine& line) 
 
 absl::Status InWordsOf(const Grammar& grammar, const CommandLine& line,
                        const absl::Status& status) {
-  const absl::string_view text = status.message();
+  const std::string field = FieldOf(status);
+  absl::string_view rest = status.message();
+  if (field.empty() || !absl::ConsumePrefix(&rest, field)) return status;
   // The option of the field; where several set it, the last that was given.
   const Option* of_field = nullptr;
   for (const Option& option : grammar.options) {
-    if (option.field.empty()) continue;
-    const bool is_field = absl::StartsWith(text, absl::StrCat(option.field, " must ")) ||
-                          absl::StartsWith(text, absl::StrCat(option.field, " is ")) ||
-                          absl::StartsWith(text, absl::StrCat(option.field, ": "));
-    if (is_field && (of_field == nullptr || line.Find(option.name) != nullptr)) of_field = &option;
+    if ((option.field.empty() ? option.name : option.field) != field) continue;
+    if (of_field == nullptr || line.Find(option.name) != nullptr) of_field = &option;
   }
   if (of_field != nullptr) {
     const Given* const given = line.Find(of_field->name);
     return absl::Status(
         status.code(),
-        absl::StrCat(given != nullptr ? given->source : absl::StrCat("--", of_field->name),
-                     text.substr(of_field->field.size())));
+        absl::StrCat(given != nullptr ? given->source : absl::StrCat("--", of_field->name), rest));
   }
-  for (const Option& option : grammar.options) {
-    const Given* const given = line.Find(option.name);
-    const std::string shown = absl::StrCat("--", option.name);
-    const bool is_subject = absl::StartsWith(text, absl::StrCat(shown, "=")) ||
-                            absl::StartsWith(text, absl::StrCat(shown, " "));
-    if (is_subject && given != nullptr && !absl::StartsWith(given->source, "--")) {
-      return absl::Status(status.code(), absl::StrCat(text, " (from ", given->source, ")"));
-    }
-  }
-  return status;
+  absl::string_view name = field;
+  const Given* const given = absl::ConsumePrefix(&name, "--") ? line.Find(name) : nullptr;
+  if (given == nullptr || absl::StartsWith(given->source, "--")) return status;
+  return absl::Status(status.code(), absl::StrCat(status.message(), " (from ", given->source, ")"));
 }
 
 absl::Status At(absl::string_view source, absl::string_view value, const absl::Status& why) {

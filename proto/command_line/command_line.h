@@ -38,7 +38,7 @@ struct Option {
   std::vector<std::string> variables = {};
   char short_name = 0;
   std::vector<std::string> other_names = {};  // spellings that are understood but not shown
-  std::string field = {};   // what the check of the finished values calls it; empty: as `name`
+  std::string field = {};   // what a check of the finished values calls it; empty: as `name`
   bool is_list = false;     // takes one value or more; repeated, it adds to them
   bool may_differ = false;  // between the processes of a job: TextOfCommonValues leaves it out
 };
@@ -93,10 +93,10 @@ absl::Status ReadValues(const Grammar& grammar, const CommandLine& line);
 // "--name=not given" for those that `line` lacks.
 std::string TextOfCommonValues(const Grammar& grammar, const CommandLine& line);
 
-// `status` of a check of finished values, in the words of the command line. A message that begins
-// with a row's field ("learning_rate.peak must be ...", "unit_costs: ...") begins with its option;
-// one that begins with an option ("--max_restarts=-1: ...") whose value came out of a variable
-// names that too.
+// `status` of a check of finished values, in the words of the command line: a FieldError
+// (proto/base/field_error.h) of a row's field begins with that row's option; one of an option
+// ("--max_restarts=-1: ...") whose value came out of a variable or a file names that too. What is
+// none stays as it is.
 absl::Status InWordsOf(const Grammar& grammar, const CommandLine& line, const absl::Status& status);
 
 // "--source=value: why", with the code of `why`; OK stays OK.

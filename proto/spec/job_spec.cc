@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/field_error.h"
 #include "proto/base/status_macros.h"
 
 namespace muster {
@@ -17,9 +18,12 @@ constexpr size_t kMaxNameBytes = 256;
 constexpr int kMaxSignal = 64;
 const absl::Duration kLongest = absl::Hours(24 * 365);
 
+// `flag` is an option's name; a part of its value ("rdzv_conf lease") may follow it.
 template <typename Value>
 absl::Status Bad(absl::string_view flag, const Value& value, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", value, ": ", why));
+  const absl::string_view option = flag.substr(0, flag.find(' '));
+  return FieldError(absl::StrCat("--", option),
+                    absl::StrCat(flag.substr(option.size()), "=", value, ": ", why));
 }
 
 bool IsPrintable(const std::string& text) {

@@ -9,6 +9,7 @@
 #include "muster/cuda_device.h"
 #include "muster/gpt.h"
 #include "muster/parameter.h"
+#include "proto/base/field_error.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/sha256.h"
 #include "worker_runtime/engine/cut_model.h"
@@ -51,11 +52,11 @@ absl::Status CheckHeads(const plan::PlanOptions& options) {
   if (options.device == "cpu" || !is_ours || width <= kCudaWidestHead) return absl::OkStatus();
   int64_t heads = model.heads;
   while (model.hidden_size % heads != 0 || model.hidden_size / heads > kCudaWidestHead) ++heads;
-  return absl::InvalidArgumentError(absl::StrCat("heads must be ", heads, " or more on a GPU, not ",
-                                                 model.heads, ": each of them has ", width,
-                                                 " numbers of the hidden size ", model.hidden_size,
-                                                 ", and attention kernels there have at most ",
-                                                 kCudaWidestHead, "; or train with --device=cpu"));
+  return FieldError("heads",
+                    absl::StrCat(" must be ", heads, " or more on a GPU, not ", model.heads,
+                                 ": each of them has ", width, " numbers of the hidden size ",
+                                 model.hidden_size, ", and attention kernels there have at most ",
+                                 kCudaWidestHead, "; or train with --device=cpu"));
 }
 
 absl::Status AddGpt(int stages, const Device* device, plan::PlanPageInput& job) {
@@ -85,9 +86,9 @@ absl::Status AddKnownModel(int stages, plan::PlanPageInput& job) {
   MUSTER_ASSIGN_OR_RETURN(const plan::KnownModel model,
                           plan::FindKnownModel(options.planned_model));
   if (options.model.context > model.context) {
-    return absl::InvalidArgumentError(absl::StrCat("--sequence_length=", options.model.context,
-                                                   ": ", model.name, " takes at most ",
-                                                   model.context, " tokens"));
+    return FieldError("--sequence_length",
+                      absl::StrCat("=", options.model.context, ": ", model.name, " takes at most ",
+                                   model.context, " tokens"));
   }
   if (stages > model.layers + 2) {
     return absl::InvalidArgumentError(absl::StrCat("the model cannot be cut into stages: it has ",
@@ -112,8 +113,8 @@ absl::Status AddKnownModel(int stages, plan::PlanPageInput& job) {
 
 absl::StatusOr<plan::PlanPageInput> PlanJob(plan::PlanOptions options, const JobShape& shape) {
   if (options.measures_unit_costs) {
-    return absl::InvalidArgumentError(
-        "--unit_costs=measured: nothing is run here; give the costs that muster-train prints");
+    return FieldError("--unit_costs",
+                      "=measured: nothing is run here; give the costs that muster-train prints");
   }
   const int64_t of_node = shape.ranks_of_node != 0 ? shape.ranks_of_node
                                                    : std::min(kUsualRanksOfNode, shape.world_size);

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "proto/base/field_error.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/values.h"
@@ -176,35 +176,34 @@ absl::StatusOr<CudaAttention> ParseAttention(const std::string& text) {
 
 absl::Status CheckDevice(const PlanOptions& options) {
   if (options.device != "cpu" && options.dtype == DType::kF64) {
-    return absl::InvalidArgumentError(
-        "--device=cuda computes in f32, bf16 and f16, not in f64; try --dtype=f32");
+    return FieldError("--device",
+                      "=cuda computes in f32, bf16 and f16, not in f64; try --dtype=f32");
   }
   if (options.cuda_attention != CudaAttention::kCudnn) return absl::OkStatus();
-  const std::string asked = absl::StrCat("--cuda_attention=", ToString(options.cuda_attention));
-  if (options.device == "cpu") {
-    return absl::InvalidArgumentError(
-        absl::StrCat(asked, " is of GPUs; add --device=cuda, or leave it out"));
-  }
+  const auto refuse = [&](const auto&... why) {
+    return FieldError("--cuda_attention",
+                      absl::StrCat("=", ToString(options.cuda_attention), why...));
+  };
+  if (options.device == "cpu") return refuse(" is of GPUs; add --device=cuda, or leave it out");
   if (SizeOf(options.dtype) < SizeOf(DType::kF32)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(asked, ": cuDNN computes attention in bf16 and f16, not in ",
-                   ToString(options.dtype), "; try --dtype=bf16"));
+  return refuse(": cuDNN computes attention in bf16 and f16, not in ", ToString(options.dtype),
+                "; try --dtype=bf16");
 }
 
 absl::Status CheckAdaptersType(const PlanOptions& options) {
   if (!options.adapters.dtype) return absl::OkStatus();
-  const std::string asked = absl::StrCat("--lora_dtype=", ToString(*options.adapters.dtype));
+  const auto refuse = [&](const auto&... why) {
+    return FieldError("--lora_dtype", absl::StrCat("=", ToString(*options.adapters.dtype), why...));
+  };
   if (options.adapters.rank == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(asked, ": there are no adapters; add --lora=RANK, or leave it out"));
+    return refuse(": there are no adapters; add --lora=RANK, or leave it out");
   }
   if (*options.adapters.dtype == options.dtype) return absl::OkStatus();
   if (*options.adapters.dtype == DType::kF32 && SizeOf(options.dtype) < SizeOf(DType::kF32)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(asked, " with --dtype=", ToString(options.dtype),
-                   ": adapters have the model's type, or f32 beside a model in bf16 or f16"));
+  return refuse(" with --dtype=", ToString(options.dtype),
+                ": adapters have the model's type, or f32 beside a model in bf16 or f16");
 }
 
 // MiB, fractions too.
@@ -730,30 +729,31 @@ absl::Status FinishPlanOptions(PlanOptions& options) {
     schedule.total_steps = options.steps;
   }
   if (schedule.kind == LearningRateSchedule::Kind::kConstant && schedule.floor != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--min_lr=", ExactText(schedule.floor),
+    return FieldError(
+        "--min_lr",
+        absl::StrCat("=", ExactText(schedule.floor),
                      ": a constant learning rate does not fall; add --schedule=linear or cosine"));
   }
   MUSTER_RETURN_IF_ERROR(CheckDevice(options));
   if (options.measures_unit_costs && !options.plan.unit_costs.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--unit_costs=", ToString(options.plan.unit_costs), " measured: say one of the two"));
+    return FieldError("--unit_costs", absl::StrCat("=", ToString(options.plan.unit_costs),
+                                                   " measured: say one of the two"));
   }
   if (options.measures_unit_costs && options.plan.stages == 1) {
-    return absl::InvalidArgumentError(
-        "--unit_costs=measured: nothing is split into stages; add --stages=N, or leave it out");
+    return FieldError("--unit_costs",
+                      "=measured: nothing is split into stages; add --stages=N, or leave it out");
   }
   MUSTER_RETURN_IF_ERROR(CheckAdaptersType(options));
   absl::Status status = options.plan.Validate();
   if (status.ok()) status = CheckRounding(options.plan, options.adapters_dtype());
-  if (!status.ok()) {
-    return absl::Status(status.code(), absl::StripPrefix(status.message(), "plan: "));
-  }
+  if (!status.ok()) return WithoutBeginning("plan: ", status);
   if (!options.planned_model.empty()) {
     if (options.adapters.rank == 0) return absl::OkStatus();
-    return absl::UnimplementedError(
-        absl::StrCat("--lora=", options.adapters.rank, ": adapters are for a GPT, not for ",
-                     options.planned_model, "; give the sizes of a GPT, or the name of a gpt2"));
+    return FieldError(
+        "--lora",
+        absl::StrCat("=", options.adapters.rank, ": adapters are for a GPT, not for ",
+                     options.planned_model, "; give the sizes of a GPT, or the name of a gpt2"),
+        absl::StatusCode::kUnimplemented);
   }
   return options.model.Validate();
 }

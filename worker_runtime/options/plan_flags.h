@@ -27,7 +27,7 @@ std::vector<command_line::Option> PlanFlags(PlanOptions& options);
 
 // Completes what was read, and checks it.
 //
-// Errors: kInvalidArgument beginning with the field, for command_line::InWordsOf.
+// Errors: a FieldError, for command_line::InWordsOf.
 absl::Status FinishPlanOptions(PlanOptions& options);
 
 // Called by programs that train, once the options of `line` are finished.

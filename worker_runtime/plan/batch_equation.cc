@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/base/field_error.h"
 #include "proto/base/status_macros.h"
 
 namespace muster::plan {
@@ -56,10 +57,11 @@ absl::Status Unsolvable(const BatchSizes& asked, int64_t replicas) {
     hints.push_back(
         absl::StrCat("a micro-batch of ", asked.train / (asked.accumulation * replicas)));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--train_batch_size=", asked.train, " must be micro-batch x accumulation x ranks, and ",
-      asked.train, " is not ", Number(asked.micro), " x ", Number(asked.accumulation), " x ",
-      replicas, "; the nearest that fit: ", absl::StrJoin(hints, ", or ")));
+  return FieldError(
+      "--train_batch_size",
+      absl::StrCat("=", asked.train, " must be micro-batch x accumulation x ranks, and ",
+                   asked.train, " is not ", Number(asked.micro), " x ", Number(asked.accumulation),
+                   " x ", replicas, "; the nearest that fit: ", absl::StrJoin(hints, ", or ")));
 }
 
 }  // namespace

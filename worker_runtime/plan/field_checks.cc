@@ -6,13 +6,17 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/field_error.h"
 #include "worker_runtime/plan/plan_text.h"
 
 namespace muster::plan {
 
+absl::Status PlanError(absl::string_view field, absl::string_view rest) {
+  return WithBeginning("plan: ", FieldError(field, rest));
+}
+
 absl::Status Bad(absl::string_view field, absl::string_view value, absl::string_view expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("plan: ", field, " must be ", expected, ", not ", value));
+  return PlanError(field, absl::StrCat(" must be ", expected, ", not ", value));
 }
 
 absl::Status CheckInteger(absl::string_view field, int64_t value, int64_t low, int64_t high) {

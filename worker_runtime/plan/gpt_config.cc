@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "proto/base/field_error.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/plan/update_plan.h"
 
@@ -18,8 +19,7 @@ constexpr double kMostParameters = 1e13;
 
 absl::Status CheckSize(absl::string_view name, int64_t value, int64_t most = kLargestSize) {
   if (value >= 1 && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, " must be between 1 and ", most, ", not ", value));
+  return FieldError(name, absl::StrCat(" must be between 1 and ", most, ", not ", value));
 }
 
 // Counts in double, which cannot overflow.
@@ -28,10 +28,11 @@ absl::Status CheckTotal(const GptConfig& config) {
   const double total = static_cast<double>(config.vocabulary + config.context) * width +
                        static_cast<double>(config.layers) * 12 * width * width;
   if (total <= kMostParameters) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("hidden_size must be smaller, not ", config.hidden_size,
-                   ", or layers fewer, not ", config.layers, ": that makes about ", total,
-                   " parameters, and at most ", kMostParameters, " can be planned"));
+  return FieldError(
+      "hidden_size",
+      absl::StrCat(" must be smaller, not ", config.hidden_size, ", or layers fewer, not ",
+                   config.layers, ": that makes about ", total, " parameters, and at most ",
+                   kMostParameters, " can be planned"));
 }
 
 int64_t LargestDivisorUpTo(int64_t n, int64_t bound) {
@@ -49,9 +50,10 @@ absl::Status GptConfig::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckSize("vocabulary", vocabulary));
   if (hidden_size % heads != 0) {
     const int64_t fitting = LargestDivisorUpTo(hidden_size, std::min(heads, hidden_size));
-    return absl::InvalidArgumentError(absl::StrCat(
-        "heads must divide the hidden size: ", hidden_size, " is not a multiple of ", heads,
-        "; try heads ", fitting, " or hidden size ", (hidden_size + heads - 1) / heads * heads));
+    return FieldError("heads",
+                      absl::StrCat(" must divide the hidden size: ", hidden_size,
+                                   " is not a multiple of ", heads, "; try heads ", fitting,
+                                   " or hidden size ", (hidden_size + heads - 1) / heads * heads));
   }
   return CheckTotal(*this);
 }

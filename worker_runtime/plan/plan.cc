@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/base/field_error.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/plan/field_checks.h"
 #include "worker_runtime/plan/schedules/generators.h"
@@ -34,7 +35,7 @@ absl::Status CheckSchedule(const Plan& plan) {
       absl::StrCat("'", absl::Utf8SafeCHexEscape(plan::NameOfSchedule(plan.schedule)), "'");
   if (plan::IsScheduleText(plan.schedule)) {
     const absl::Status read = plan::ParseSchedule(plan.schedule).status();
-    if (!read.ok()) return absl::InvalidArgumentError(absl::StrCat("schedule: ", read.message()));
+    if (!read.ok()) return FieldError("schedule", absl::StrCat(": ", read.message()));
   } else if (std::find(names.begin(), names.end(), plan.schedule) == names.end()) {
     return Bad("schedule", name, absl::StrJoin(names, ", "));
   }

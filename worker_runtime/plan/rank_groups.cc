@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "worker_runtime/plan/field_checks.h"
 
 namespace muster::plan {
 namespace {
@@ -62,8 +63,8 @@ RankGroups PlanRankGroups(const Plan& plan, Mesh mesh, int rank) {
 absl::Status CheckGroups(const Plan& plan, Mesh mesh) {
   const auto refuse = [](absl::string_view field, int64_t value, absl::string_view what,
                          int64_t whole) {
-    return absl::InvalidArgumentError(absl::StrCat("plan: ", field, " is ", value,
-                                                   ", which does not divide ", what, ", ", whole));
+    return PlanError(field,
+                     absl::StrCat(" is ", value, ", which does not divide ", what, ", ", whole));
   };
   if (plan.optimizer.placement != Placement::kShard) return absl::OkStatus();
   const bool of_node = plan.shard_ranks == Plan::kRanksOfNode ||

@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/base/nearest_name.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/plan/field_checks.h"
 #include "worker_runtime/plan/update_plan.h"
 
 namespace muster::plan {
@@ -63,9 +64,10 @@ absl::StatusOr<std::vector<double>> CostsOfUnits(absl::Span<const UnitCost> cost
   for (const UnitCost& cost : costs) {
     if (FitsAny(units, cost.units)) continue;
     const std::vector<std::string> names(units.begin(), units.end());
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan: unit_costs: '", cost.units, "' fits no unit of the model, which has ",
-                     names.front(), " to ", names.back(), DidYouMean(cost.units, names)));
+    return PlanError(
+        "unit_costs",
+        absl::StrCat(": '", cost.units, "' fits no unit of the model, which has ", names.front(),
+                     " to ", names.back(), DidYouMean(cost.units, names)));
   }
   std::vector<double> found;
   for (const std::string& unit : units) {
@@ -73,10 +75,8 @@ absl::StatusOr<std::vector<double>> CostsOfUnits(absl::Span<const UnitCost> cost
       return FitsPattern(unit, candidate.units);
     });
     if (cost == costs.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("plan: unit_costs: no cost for unit ", unit,
-                                                     "; add ", unit,
-                                                     ":COST, or *:COST for all "
-                                                     "that are left"));
+      return PlanError("unit_costs", absl::StrCat(": no cost for unit ", unit, "; add ", unit,
+                                                  ":COST, or *:COST for all that are left"));
     }
     found.push_back(cost->cost);
   }

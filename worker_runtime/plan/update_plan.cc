@@ -151,9 +151,9 @@ absl::Status NoParameterError(const Plan& plan, size_t group,
 
 absl::Status CheckRounding(const Plan& plan, DType parameters) {
   if (!plan.update.stochastic_rounding || parameters == DType::kBf16) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("plan: update.stochastic_rounding must be left out with parameters in ",
-                   ToString(parameters), ": only those in bf16 can be rounded so"));
+  return PlanError("update.stochastic_rounding",
+                   absl::StrCat(" must be left out with parameters in ", ToString(parameters),
+                                ": only those in bf16 can be rounded so"));
 }
 
 absl::Status CheckUpdate(const Plan& plan) {

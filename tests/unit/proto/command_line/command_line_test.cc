@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "proto/base/field_error.h"
 #include "proto/command_line/values.h"
 
 namespace muster::command_line {
@@ -230,20 +231,33 @@ TEST(ReadValues, PutsTheSourceInFrontOfWhatWasExpected) {
 TEST(InWordsOf, NamesTheOptionOfAField) {
   Program program;
   const Grammar grammar = program.MakeGrammar();
-  const absl::Status status = absl::InvalidArgumentError("nodes must be 1 or more, not 0");
+  const absl::Status status = FieldError("nodes", " must be 1 or more, not 0");
   EXPECT_EQ(InWordsOf(grammar, Taken({"--machines=0", "x"}), status).message(),
             "--machines must be 1 or more, not 0");
   EXPECT_EQ(InWordsOf(grammar, Taken({"x"}), status).message(),
             "--num_nodes must be 1 or more, not 0");
-  EXPECT_EQ(InWordsOf(grammar, Taken({"x"}), absl::InvalidArgumentError("nodes: none")).message(),
+  EXPECT_EQ(InWordsOf(grammar, Taken({"x"}), FieldError("nodes", ": none")).message(),
             "--num_nodes: none");
+  EXPECT_EQ(InWordsOf(grammar, Taken({"x"}), FieldError("restarts", ": none")).message(),
+            "restarts: none");
   EXPECT_TRUE(InWordsOf(grammar, Taken({"x"}), absl::OkStatus()).ok());
+}
+
+TEST(InWordsOf, LeavesAMessageAloneThatMerelyBeginsLikeAField) {
+  Program program;
+  const Grammar grammar = program.MakeGrammar();
+  const CommandLine line = Taken({"x"}, {{"P_NUM_RESTARTS", "-1"}});
+  for (const char* text : {"nodes must agree on a port", "nodes: none", "--num_restarts=-1: no"}) {
+    EXPECT_EQ(InWordsOf(grammar, line, absl::InvalidArgumentError(text)).message(), text);
+  }
+  const absl::Status elsewhere = WithBeginning("the file's ", FieldError("nodes", ": none"));
+  EXPECT_EQ(InWordsOf(grammar, line, elsewhere).message(), "the file's nodes: none");
 }
 
 TEST(InWordsOf, NamesTheVariableThatAValueCameFrom) {
   Program program;
   const Grammar grammar = program.MakeGrammar();
-  const absl::Status status = absl::InvalidArgumentError("--num_restarts=-1: expected 0 or more");
+  const absl::Status status = FieldError("--num_restarts", "=-1: expected 0 or more");
   EXPECT_EQ(InWordsOf(grammar, Taken({"x"}, {{"P_NUM_RESTARTS", "-1"}}), status).message(),
             "--num_restarts=-1: expected 0 or more (from P_NUM_RESTARTS)");
   EXPECT_EQ(InWordsOf(grammar, Taken({"--num_restarts=-1", "x"}), status), status);
