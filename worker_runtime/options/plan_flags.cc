@@ -220,7 +220,8 @@ absl::Status ReadBucketSize(const std::string& text, Plan& plan) {
   return absl::OkStatus();
 }
 
-std::vector<Option> PlanRows(PlanOptions& out) {
+// What lies on which rank.
+std::vector<Option> PlacementRows(PlanOptions& out) {
   return {
       {.name = "plan",
        .value_name = "P",
@@ -258,43 +259,58 @@ std::vector<Option> PlanRows(PlanOptions& out) {
        .read = [&out](const std::string& text) { return ReadUnitCost(text, out); },
        .field = "unit_costs",
        .is_list = true},
+  };
+}
+
+std::vector<Option> SumRows(Plan& plan) {
+  return {
       {.name = "mode",
        .value_name = "M",
        .help = "fast, or ordered for the same bits on any number of ranks" +
-               Default(ToString(out.plan.mode)),
-       .read = Into(ParseMode, out.plan.mode)},
+               Default(ToString(plan.mode)),
+       .read = Into(ParseMode, plan.mode)},
       {.name = "bucket_mb",
        .value_name = "X",
-       .help = "largest gradient bucket, in MiB" + Default(out.plan.buckets.bytes_max >> 20),
-       .read = [&out](const std::string& text) { return ReadBucketSize(text, out.plan); },
+       .help = "largest gradient bucket, in MiB" + Default(plan.buckets.bytes_max >> 20),
+       .read = [&plan](const std::string& text) { return ReadBucketSize(text, plan); },
        .other_names = {"bucket_cap_mb"},
        .field = "bucket_bytes_max"},
       {.name = "overlap",
        .value_name = "B",
        .help = "reduce gradients during the backward pass, yes or no (yes)",
-       .read = Into(ParseBool, out.plan.overlap),
+       .read = Into(ParseBool, plan.overlap),
        .other_names = {"overlap_comm"},
        .field = "overlap"},
+  };
+}
+
+std::vector<Option> RecomputeRows(Recompute& recompute) {
+  return {
       {.name = "recompute",
        .value_name = "R",
        .help = "activations to recompute in the backward pass: none, selective (GELU) or full "
                "(whole layers)" +
-               Default(ToString(out.plan.recompute.kind)),
-       .read = Into(ParseRecompute, out.plan.recompute.kind),
+               Default(ToString(recompute.kind)),
+       .read = Into(ParseRecompute, recompute.kind),
        .other_names = {"activation_checkpointing"},
        .field = "recompute.kind"},
       {.name = "gradient_checkpointing",
        .help = "shorthand for --recompute=full",
-       .read = [&out](const std::string& text) -> absl::Status {
+       .read = [&recompute](const std::string& text) -> absl::Status {
          MUSTER_ASSIGN_OR_RETURN(const bool on, ParseBool(text));
-         if (on) out.plan.recompute.kind = Recompute::Kind::kFull;
+         if (on) recompute.kind = Recompute::Kind::kFull;
          return absl::OkStatus();
        }},
       {.name = "recompute_layers",
        .value_name = "N",
-       .help = "layers per kept input with --recompute=full" + Default(out.plan.recompute.layers),
-       .read = Into(ParseInt64, out.plan.recompute.layers),
+       .help = "layers per kept input with --recompute=full" + Default(recompute.layers),
+       .read = Into(ParseInt64, recompute.layers),
        .field = "recompute.layers"},
+  };
+}
+
+std::vector<Option> TypeAndDeviceRows(PlanOptions& out) {
+  return {
       {.name = "dtype",
        .value_name = "T",
        .help = "type of parameters and activations: f32, bf16, f16 or f64; bf16 and f16 keep "
@@ -379,10 +395,26 @@ absl::Status ReadMemory(const std::string& text, int64_t& bytes) {
 }
 
 // Options of plans that shard gradients or parameters. The second names are DeepSpeed's keys.
-std::vector<Option> ShardingRows(Plan& plan) {
-  GatherPlan& gathering = plan.gathering;
-  const auto number = [](const char* name, const char* help, const char* other, int64_t& field,
-                         const char* field_name) {
+std::vector<Option> ShardRows(Plan& plan) {
+  return {
+      {.name = "shard_ranks",
+       .value_name = "N",
+       .help = "neighbouring ranks that share one copy of each state (all; hybrid: a node's)",
+       .read = Into(ParseInt64, plan.shard_ranks),
+       .other_names = {"mics_shard_size"},
+       .field = "shard_ranks"},
+      {.name = "reshard_after_forward",
+       .value_name = "R",
+       .help = "true: free gathered parameters after the forward pass; false: keep them; N: keep "
+               "them sharded over N ranks (set by the plan)",
+       .read = [&plan](const std::string& text) { return ReadReshard(text, plan.gathering); },
+       .field = "gathering.secondary_ranks"},
+  };
+}
+
+std::vector<Option> GatherRows(GatherPlan& gathering) {
+  const auto elements = [](const char* name, const char* help, const char* other, int64_t& field,
+                           const char* field_name) {
     return Option{.name = name,
                   .value_name = "N",
                   .help = help,
@@ -391,15 +423,6 @@ std::vector<Option> ShardingRows(Plan& plan) {
                   .field = field_name};
   };
   return {
-      number("shard_ranks",
-             "neighbouring ranks that share one copy of each state (all; hybrid: a node's)",
-             "mics_shard_size", plan.shard_ranks, "shard_ranks"),
-      {.name = "reshard_after_forward",
-       .value_name = "R",
-       .help = "true: free gathered parameters after the forward pass; false: keep them; N: keep "
-               "them sharded over N ranks (set by the plan)",
-       .read = [&plan](const std::string& text) { return ReadReshard(text, plan.gathering); },
-       .field = "gathering.secondary_ranks"},
       {.name = "backward_prefetch",
        .value_name = "P",
        .help = "when the backward pass gathers the next unit: pre, post or none (pre)",
@@ -410,24 +433,29 @@ std::vector<Option> ShardingRows(Plan& plan) {
        .help = "most units gathered ahead of use (set by the plan)",
        .read = Into(ParseInt64, gathering.prefetch_units),
        .field = "gathering.prefetch_units"},
-      number("prefetch_elements", "most elements gathered ahead of use (as the plan has it)",
-             "stage3_prefetch_bucket_size", gathering.prefetch_elements,
-             "gathering.prefetch_elements"),
-      number("max_live_parameters", "most elements gathered at once (as the plan has it)",
-             "stage3_max_live_parameters", gathering.max_live_elements,
-             "gathering.max_live_elements"),
-      number(
+      elements("prefetch_elements", "most elements gathered ahead of use (as the plan has it)",
+               "stage3_prefetch_bucket_size", gathering.prefetch_elements,
+               "gathering.prefetch_elements"),
+      elements("max_live_parameters", "most elements gathered at once (as the plan has it)",
+               "stage3_max_live_parameters", gathering.max_live_elements,
+               "gathering.max_live_elements"),
+      elements(
           "max_reuse_distance",
           "keep a gathered unit that is used again within this many elements (as the plan has it)",
           "stage3_max_reuse_distance", gathering.max_reuse_distance,
           "gathering.max_reuse_distance"),
-      number("persistence_threshold",
-             "never shard units of at most this many elements (as the plan has it)",
-             "stage3_param_persistence_threshold", gathering.persistence_threshold,
-             "gathering.persistence_threshold"),
-      number("model_persistence_threshold", "most elements never sharded, in all (no limit)",
-             "stage3_model_persistence_threshold", gathering.persistence_total,
-             "gathering.persistence_total"),
+      elements("persistence_threshold",
+               "never shard units of at most this many elements (as the plan has it)",
+               "stage3_param_persistence_threshold", gathering.persistence_threshold,
+               "gathering.persistence_threshold"),
+      elements("model_persistence_threshold", "most elements never sharded, in all (no limit)",
+               "stage3_model_persistence_threshold", gathering.persistence_total,
+               "gathering.persistence_total"),
+  };
+}
+
+std::vector<Option> MemoryRows(Plan& plan) {
+  return {
       {.name = "gradient_reduction",
        .value_name = "R",
        .help = "when sharded gradients are reduced: each-micro-batch, once, or chosen by cost and "
@@ -528,8 +556,7 @@ std::vector<Option> StepRows(PlanOptions& out) {
   };
 }
 
-std::vector<Option> UpdateRows(Plan& plan) {
-  LearningRateSchedule& rate = plan.learning_rate;
+std::vector<Option> LearningRateRows(LearningRateSchedule& rate) {
   return {
       {.name = "lr",
        .value_name = "X",
@@ -566,6 +593,11 @@ std::vector<Option> UpdateRows(Plan& plan) {
        .help = "warmup of DeepSpeed's schedules: log or linear" + Default(ToString(rate.rise)),
        .read = Into(ParseRise, rate.rise),
        .field = "learning_rate.rise"},
+  };
+}
+
+std::vector<Option> UpdateRows(Plan& plan) {
+  return {
       {.name = "optimizer",
        .value_name = "O",
        .help = "adamw, adam or sgd" + Default(ToString(plan.update.kind)),
@@ -698,13 +730,22 @@ std::vector<Option> LossScaleRows(LossScaling& scaling) {
 }  // namespace
 
 std::vector<Option> PlanFlags(PlanOptions& options) {
+  constexpr char kPlan[] = "Plan (in brackets: the defaults)";
+  constexpr char kSharding[] = "Sharding";
+  constexpr char kUpdates[] = "Updates";
   const std::pair<const char*, std::vector<Option>> groups[] = {
-      {"Plan (in brackets: the defaults)", PlanRows(options)},
-      {"Sharding", ShardingRows(options.plan)},
+      {kPlan, PlacementRows(options)},
+      {kPlan, SumRows(options.plan)},
+      {kPlan, RecomputeRows(options.plan.recompute)},
+      {kPlan, TypeAndDeviceRows(options)},
+      {kSharding, ShardRows(options.plan)},
+      {kSharding, GatherRows(options.plan.gathering)},
+      {kSharding, MemoryRows(options.plan)},
       {"Where states are kept", OffloadRows(options.offload)},
       {"Model (a GPT)", ModelRows(options)},
       {"Steps", StepRows(options)},
-      {"Updates", UpdateRows(options.plan)},
+      {kUpdates, LearningRateRows(options.plan.learning_rate)},
+      {kUpdates, UpdateRows(options.plan)},
       {"Groups of parameters", GroupRows(options)},
       {"Loss scale", LossScaleRows(options.plan.loss_scaling)},
       {"Configuration files", ConfigFileRows()},
