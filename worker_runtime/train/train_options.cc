@@ -46,7 +46,8 @@ constexpr char kFooter[] =
     "second signal ends the program at once.\n"
     "Exit codes: 0; 1 a failure while training; 2 usage, configuration or data; 128+n signal n.\n";
 
-std::vector<Option> OwnOptions(TrainOptions& out) {
+// What training begins with and leaves behind.
+std::vector<Option> StateRows(TrainOptions& out) {
   return {
       {.name = "data",
        .value_name = "FILE ...",
@@ -78,6 +79,11 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
                "on from a surviving rank that holds the whole state, else from the newest "
                "checkpoint in --resume, else from the beginning (no)",
        .read = Into(ParseBool, out.survive)},
+  };
+}
+
+std::vector<Option> ExecutionRows(TrainOptions& out) {
+  return {
       {.name = "backend",
        .value_name = "NAME",
        .help = absl::StrCat("communication back end: gloo, nccl, or auto for nccl where each "
@@ -99,6 +105,11 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
                             "--device=cuda and --backend=nccl (no). ",
                             kHangOfRegisteredBuffers),
        .read = Into(ParseBool, out.register_buffers)},
+  };
+}
+
+std::vector<Option> OutputRows(TrainOptions& out) {
+  return {
       {.name = "sample_tokens",
        .value_name = "N",
        .help = absl::StrCat("tokens to generate after training; 0: none (", out.sample_tokens, ")"),
@@ -134,9 +145,11 @@ std::vector<Option> OwnOptions(TrainOptions& out) {
 
 Grammar TrainGrammar(TrainOptions& out) {
   Grammar grammar{.program = "muster-train", .usage = kUsage, .footer = kFooter};
-  for (Option option : OwnOptions(out)) {
-    option.group = "Training";
-    grammar.options.push_back(std::move(option));
+  for (const auto& rows : {StateRows(out), ExecutionRows(out), OutputRows(out)}) {
+    for (Option option : rows) {
+      option.group = "Training";
+      grammar.options.push_back(std::move(option));
+    }
   }
   for (Option& option : plan::PlanFlags(out.plan)) grammar.options.push_back(std::move(option));
   return grammar;
