@@ -97,65 +97,51 @@ void CheckLikeness(const GpusHealth& gpus, Findings& out) {
                            "--nproc_per_node=gpu:0,1,..."});
 }
 
-void CheckGpus(const GpusHealth& gpus, Findings& out) {
-  CheckDriver(gpus, out);
-  CheckLikeness(gpus, out);
-  CheckEachGpu(
-      gpus, "GPU state", "none reports trouble",
-      [](const GpuHealth& gpu) -> std::optional<Finding> {
-        if (!gpu.needs.empty()) {
-          return Finding{.severity = Severity::kFault,
-                         .text = absl::StrCat("needs ", gpu.needs),
-                         .advice = "do that, or leave this node out"};
-        }
-        if (gpu.slowed_by.empty()) return std::nullopt;
-        return Finding{
-            .severity = Severity::kWarning,
-            .text = absl::StrCat("is slowed down by ", gpu.slowed_by),
-            .advice = "check its cooling and power supply: one slow GPU slows the whole job"};
-      },
-      out);
-  CheckEachGpu(
-      gpus, "GPU memory errors", "none",
-      [](const GpuHealth& gpu) -> std::optional<Finding> {
-        if (gpu.uncorrected_errors.value_or(0) > 0) {
-          return Finding{
-              .severity = Severity::kFault,
-              .text = absl::StrCat("has had ", *gpu.uncorrected_errors,
-                                   " uncorrectable memory errors (ECC)"),
-              .advice = "reset it (nvidia-smi --gpu-reset) or reboot; if they recur, replace it"};
-        }
-        if (!gpu.needs_row_remapping) return std::nullopt;
-        return Finding{.severity = Severity::kWarning,
-                       .text = "has bad rows, which only a reset replaces",
-                       .advice = "reset it before a long job (nvidia-smi --gpu-reset)"};
-      },
-      out);
-  CheckEachGpu(
-      gpus, "GPU memory", "free on every GPU",
-      [](const GpuHealth& gpu) -> std::optional<Finding> {
-        if (gpu.used_bytes <= kIdleGpuBytes) return std::nullopt;
-        return Finding{.severity = Severity::kWarning,
-                       .text = absl::StrCat("has ", Gib(gpu.used_bytes), " of ",
-                                            Gib(gpu.memory_bytes), " in use"),
-                       .advice =
-                           "another job runs there, or has left a process behind: see "
-                           "nvidia-smi"};
-      },
-      out);
-  CheckEachGpu(
-      gpus, "PCIe", "every GPU has its whole width",
-      [](const GpuHealth& gpu) -> std::optional<Finding> {
-        const int width = gpu.pcie_width.value_or(0);
-        const int most = gpu.pcie_width_max.value_or(0);
-        if (width == 0 || width >= most) return std::nullopt;
-        return Finding{.severity = Severity::kWarning,
-                       .text = absl::StrCat("runs on ", width, " of its ", most, " PCIe lanes"),
-                       .advice =
-                           "reseat it or try another slot; what it reads from the host is "
-                           "that much slower"};
-      },
-      out);
+std::optional<Finding> TroubleOf(const GpuHealth& gpu) {
+  if (!gpu.needs.empty()) {
+    return Finding{.severity = Severity::kFault,
+                   .text = absl::StrCat("needs ", gpu.needs),
+                   .advice = "do that, or leave this node out"};
+  }
+  if (gpu.slowed_by.empty()) return std::nullopt;
+  return Finding{.severity = Severity::kWarning,
+                 .text = absl::StrCat("is slowed down by ", gpu.slowed_by),
+                 .advice = "check its cooling and power supply: one slow GPU slows the whole job"};
+}
+
+std::optional<Finding> MemoryErrorsOf(const GpuHealth& gpu) {
+  if (gpu.uncorrected_errors.value_or(0) > 0) {
+    return Finding{
+        .severity = Severity::kFault,
+        .text =
+            absl::StrCat("has had ", *gpu.uncorrected_errors, " uncorrectable memory errors (ECC)"),
+        .advice = "reset it (nvidia-smi --gpu-reset) or reboot; if they recur, replace it"};
+  }
+  if (!gpu.needs_row_remapping) return std::nullopt;
+  return Finding{.severity = Severity::kWarning,
+                 .text = "has bad rows, which only a reset replaces",
+                 .advice = "reset it before a long job (nvidia-smi --gpu-reset)"};
+}
+
+std::optional<Finding> MemoryInUseOf(const GpuHealth& gpu) {
+  if (gpu.used_bytes <= kIdleGpuBytes) return std::nullopt;
+  return Finding{
+      .severity = Severity::kWarning,
+      .text = absl::StrCat("has ", Gib(gpu.used_bytes), " of ", Gib(gpu.memory_bytes), " in use"),
+      .advice = "another job runs there, or has left a process behind: see nvidia-smi"};
+}
+
+std::optional<Finding> MissingLanesOf(const GpuHealth& gpu) {
+  const int width = gpu.pcie_width.value_or(0);
+  const int most = gpu.pcie_width_max.value_or(0);
+  if (width == 0 || width >= most) return std::nullopt;
+  return Finding{
+      .severity = Severity::kWarning,
+      .text = absl::StrCat("runs on ", width, " of its ", most, " PCIe lanes"),
+      .advice = "reseat it or try another slot; what it reads from the host is that much slower"};
+}
+
+void CheckNvLinks(const GpusHealth& gpus, Findings& out) {
   const int num_links =
       gpus.gpus.empty()
           ? 0
@@ -174,6 +160,16 @@ void CheckGpus(const GpusHealth& gpus, Findings& out) {
                 "nvidia-fabricmanager runs"};
       },
       out);
+}
+
+void CheckGpus(const GpusHealth& gpus, Findings& out) {
+  CheckDriver(gpus, out);
+  CheckLikeness(gpus, out);
+  CheckEachGpu(gpus, "GPU state", "none reports trouble", TroubleOf, out);
+  CheckEachGpu(gpus, "GPU memory errors", "none", MemoryErrorsOf, out);
+  CheckEachGpu(gpus, "GPU memory", "free on every GPU", MemoryInUseOf, out);
+  CheckEachGpu(gpus, "PCIe", "every GPU has its whole width", MissingLanesOf, out);
+  CheckNvLinks(gpus, out);
 }
 
 void CheckXids(const GpusHealth& gpus, Findings& out) {
