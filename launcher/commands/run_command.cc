@@ -83,6 +83,64 @@ int Conclude(const JobOutcome& outcome, const SummaryOptions& options,
   return outcome.exit_code;
 }
 
+// Says what the scheduler and the flags have to say; of a job's nodes, the first one says it.
+void TellStart(const RunFlags& flags) {
+  const Placement& placement = flags.placement;
+  const log::Level level = placement.is_first ? log::Level::kInfo : log::Level::kDebug;
+  if (!placement.start_line.empty()) log::Write(level, "scheduler", placement.start_line);
+  if (placement.end_time > 0) {
+    log::Write(
+        level, "time_limit",
+        absl::StrCat("Slurm ends this job in ", TimeLeftInWords(placement.end_time, absl::Now()),
+                     " (SLURM_JOB_END_TIME)"));
+  }
+  for (const std::string& warning : flags.warnings) {
+    log::Write(log::Level::kWarning, "flags", warning);
+  }
+  for (const std::string& note : flags.notes) log::Write(level, "flags", note);
+}
+
+// The node's part of the job, from the guardian to the summary.
+int RunNode(const RunFlags& flags, const Invocation& invocation) {
+  // The guardian is forked before anything that may start a thread; it ends by itself when we do.
+  absl::StatusOr<agent::GuardianHandle> guardian = agent::ForkGuardian();
+  if (!guardian.ok()) return Refuse(guardian.status());
+  // The limit is raised behind the guardian, so that workers keep the limit that they were started
+  // with.
+  const int open_files = RaiseDescriptorLimit();
+  Invocation configured = invocation;
+  for (const auto& [name, value] : flags.environment) configured.environment[name] = value;
+  absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, flags.placement, configured);
+  if (!setup.ok()) return Refuse(setup.status());
+  if (const absl::Status enough = CheckOpenFiles(open_files, setup->agent.node.local_world_size);
+      !enough.ok()) {
+    UndoNodeSetup(setup->agent);
+    return Refuse(enough);
+  }
+  for (const std::string& note : setup->notes) log::Write(log::Level::kInfo, "setup", note);
+  const agent::AgentOptions prepared = setup->agent;
+  SummaryOptions summary{.program = flags.spec.program.name,
+                         .this_node = prepared.node.name,
+                         .python = setup->python,
+                         .was_shown =
+                             [&](const WorkerFailure& failure) {
+                               return failure.node_name == prepared.node.name &&
+                                      WasShown(failure, flags.spec.logs);
+                             },
+                         .shares_console = flags.placement.shares_console};
+  const absl::StatusOr<JobOutcome> outcome = [&] {
+    NodeRun run(*std::move(setup), invocation, flags);
+    absl::StatusOr<JobOutcome> ended = run.Run(*std::move(guardian));
+    if (ended.ok()) summary.network_faults = run.network_faults();
+    return ended;
+  }();
+  if (!outcome.ok()) {
+    UndoNodeSetup(prepared);
+    return Refuse(outcome.status());
+  }
+  return Conclude(*outcome, summary, invocation);
+}
+
 }  // namespace
 
 int RunCommand(const Invocation& invocation) {
@@ -112,59 +170,8 @@ int RunCommand(const Invocation& invocation) {
     gate.emplace(*std::move(opened));
     TakeAllCpus();
   }
-  if (!placement.start_line.empty()) {
-    log::Write(placement.is_first ? log::Level::kInfo : log::Level::kDebug, "scheduler",
-               placement.start_line);
-  }
-  if (placement.end_time > 0) {
-    log::Write(
-        placement.is_first ? log::Level::kInfo : log::Level::kDebug, "time_limit",
-        absl::StrCat("Slurm ends this job in ", TimeLeftInWords(placement.end_time, absl::Now()),
-                     " (SLURM_JOB_END_TIME)"));
-  }
-  for (const std::string& warning : flags.warnings) {
-    log::Write(log::Level::kWarning, "flags", warning);
-  }
-  for (const std::string& note : flags.notes) {
-    log::Write(placement.is_first ? log::Level::kInfo : log::Level::kDebug, "flags", note);
-  }
-  // The guardian is forked before anything that may start a thread; it ends by itself when we do.
-  absl::StatusOr<agent::GuardianHandle> guardian = agent::ForkGuardian();
-  if (!guardian.ok()) return Refuse(guardian.status());
-  // The limit is raised behind the guardian, so that workers keep the limit that they were started
-  // with.
-  const int open_files = RaiseDescriptorLimit();
-  Invocation configured = invocation;
-  for (const auto& [name, value] : flags.environment) configured.environment[name] = value;
-  absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, placement, configured);
-  if (!setup.ok()) return Refuse(setup.status());
-  if (const absl::Status enough = CheckOpenFiles(open_files, setup->agent.node.local_world_size);
-      !enough.ok()) {
-    UndoNodeSetup(setup->agent);
-    return Refuse(enough);
-  }
-  for (const std::string& note : setup->notes) log::Write(log::Level::kInfo, "setup", note);
-  const agent::AgentOptions prepared = setup->agent;
-  SummaryOptions summary{.program = flags.spec.program.name,
-                         .this_node = prepared.node.name,
-                         .python = setup->python,
-                         .was_shown =
-                             [&](const WorkerFailure& failure) {
-                               return failure.node_name == prepared.node.name &&
-                                      WasShown(failure, flags.spec.logs);
-                             },
-                         .shares_console = placement.shares_console};
-  const absl::StatusOr<JobOutcome> outcome = [&] {
-    NodeRun run(*std::move(setup), invocation, flags);
-    absl::StatusOr<JobOutcome> ended = run.Run(*std::move(guardian));
-    if (ended.ok()) summary.network_faults = run.network_faults();
-    return ended;
-  }();
-  if (!outcome.ok()) {
-    UndoNodeSetup(prepared);
-    return Refuse(outcome.status());
-  }
-  return Conclude(*outcome, summary, invocation);
+  TellStart(flags);
+  return RunNode(flags, invocation);
 }
 
 }  // namespace muster::launcher
