@@ -291,6 +291,40 @@ class Accesses {
     }
   }
 
+  void AddUpdate(const Update& update, size_t moment, BlockRange blocks) {
+    const bool gathered = program_.buckets[update.bucket].gathered;
+    Touch(moment, Memory::kClip, false);
+    Result(moment, blocks, false);
+    Touch(moment, Memory::kMoments, blocks, true);
+    Touch(moment, gathered ? Memory::kShards : Memory::kValues, blocks, true);
+  }
+
+  void AddUnshard(const Unshard& unshard, size_t moment, BlockRange blocks) {
+    if (unshard.place == kNone) {
+      Touch(moment, Memory::kValues, blocks, true);
+      return;
+    }
+    Gathered(moment, unshard, true);
+    const BlockRange owned = program_.buckets[unshard.bucket].owned;
+    Touch(moment, unshard.secondary ? Memory::kSecondary : Memory::kShards,
+          unshard.secondary ? blocks : owned, false);
+  }
+
+  // The place is that of the UNSHARD that it ends.
+  void AddReshard(const Reshard& reshard, size_t moment, BlockRange blocks) {
+    Gathered(moment, program_.actions[reshard.unshard].As<Unshard>(), true);
+    if (reshard.secondary) Touch(moment, Memory::kSecondary, blocks, true);
+  }
+
+  void AddTransfer(const Transfer& transfer, size_t moment) {
+    if (transfer.what.payload != Payload::kValue) return;
+    if (transfer.is_send) {
+      Touch(moment, Memory::kValues, BlocksOfStage(program_, transfer.what.stage), false);
+    } else {
+      Touch(moment, Memory::kBorrowedValues, true);
+    }
+  }
+
   void Add(int index) {
     const Action& action = program_.actions[index];
     const size_t moment = moments_.First(index);
@@ -325,44 +359,19 @@ class Accesses {
         Touch(moment, Memory::kLoss, false);
         Touch(moment, Memory::kClip, true);
         break;
-      case ActionKind::kUpdate: {
-        const bool gathered = program_.buckets[action.As<Update>().bucket].gathered;
-        Touch(moment, Memory::kClip, false);
-        Result(moment, blocks, false);
-        Touch(moment, Memory::kMoments, blocks, true);
-        Touch(moment, gathered ? Memory::kShards : Memory::kValues, blocks, true);
+      case ActionKind::kUpdate:
+        AddUpdate(action.As<Update>(), moment, blocks);
         break;
-      }
-      case ActionKind::kUnshard: {
-        const auto& unshard = action.As<Unshard>();
-        if (unshard.place == kNone) {
-          Touch(moment, Memory::kValues, blocks, true);
-          break;
-        }
-        Gathered(moment, unshard, true);
-        const BlockRange owned = program_.buckets[unshard.bucket].owned;
-        Touch(moment, unshard.secondary ? Memory::kSecondary : Memory::kShards,
-              unshard.secondary ? blocks : owned, false);
+      case ActionKind::kUnshard:
+        AddUnshard(action.As<Unshard>(), moment, blocks);
         break;
-      }
-      case ActionKind::kReshard: {
-        // The place is that of the UNSHARD that it ends.
-        const auto& reshard = action.As<Reshard>();
-        Gathered(moment, program_.actions[reshard.unshard].As<Unshard>(), true);
-        if (reshard.secondary) Touch(moment, Memory::kSecondary, blocks, true);
+      case ActionKind::kReshard:
+        AddReshard(action.As<Reshard>(), moment, blocks);
         break;
-      }
       case ActionKind::kSend:
-      case ActionKind::kRecv: {
-        const auto& transfer = action.As<Transfer>();
-        if (transfer.what.payload != Payload::kValue) break;
-        if (transfer.is_send) {
-          Touch(moment, Memory::kValues, BlocksOfStage(program_, transfer.what.stage), false);
-        } else {
-          Touch(moment, Memory::kBorrowedValues, true);
-        }
+      case ActionKind::kRecv:
+        AddTransfer(action.As<Transfer>(), moment);
         break;
-      }
     }
   }
 
