@@ -17,6 +17,14 @@ constexpr absl::Duration kRunningIfHeardWithin = absl::Seconds(30);
 
 // The job's budget is spent, and its agents remember that, or the worker forbids a restart: the
 // failure is the end of it.
+bool EndsTheJob(const AgentReport& report) {
+  if (report.failures.empty()) return false;
+  return report.past.restarts_used >= report.settings.max_restarts ||
+         std::any_of(report.failures.begin(), report.failures.end(),
+                     [](const WorkerFailure& failure) { return ForbidsRestart(failure); });
+}
+
+// The outcome of a job that such a report ends.
 JobOutcome OutcomeOf(const AgentReport& report, MonoTime now) {
   JobState state;
   state.settings = report.settings;
@@ -27,6 +35,22 @@ JobOutcome OutcomeOf(const AgentReport& report, MonoTime now) {
   std::sort(state.failures.begin(), state.failures.end(),
             [](const auto& a, const auto& b) { return a.at < b.at; });
   return OutcomeOfFailures(state);
+}
+
+// Why the round cannot go on after this report; empty: it can.
+std::string WhyOver(const AgentReport& report) {
+  const bool has_workers =
+      report.phase == AgentPhase::kRunning || report.phase == AgentPhase::kSucceeded;
+  const bool has_failed = !report.failures.empty();
+  if (!has_workers && report.phase != AgentPhase::kStopped) {
+    return absl::StrCat(report.node.name, has_failed ? " failed" : " has left it");
+  }
+  if (has_failed) return absl::StrCat("a worker failed on ", report.node.name);
+  if (report.stop_floor && report.phase == AgentPhase::kRunning) {
+    return absl::StrCat("the workers on ", report.node.name,
+                        " wait for a stop step, of which there is no record either");
+  }
+  return "";
 }
 
 }  // namespace
@@ -51,13 +75,6 @@ std::string OrphanRounds::InWordsOf(const std::string& name) const {
 
 OrphanRounds::Answer OrphanRounds::OnReport(const std::string& name, Incarnation from,
                                             const AgentReport& report, MonoTime now) {
-  Answer answer = Decide(name, from, report, now);
-  if (answer.is_outcome) outcome_ = std::get<EndJob>(answer.body).outcome;
-  return answer;
-}
-
-OrphanRounds::Answer OrphanRounds::Decide(const std::string& name, Incarnation from,
-                                          const AgentReport& report, MonoTime now) {
   // Instances of later lives are larger, and rounds of one instance grow.
   const std::pair said(report.instance, report.round);
   const std::pair known(instance_, round_);
@@ -66,75 +83,70 @@ OrphanRounds::Answer OrphanRounds::Decide(const std::string& name, Incarnation f
   const bool is_first = said > known && report.round != kNoRound;
   if (is_first) Start(report, now);
   last_heard_ = now;
-  const bool has_workers =
-      report.phase == AgentPhase::kRunning || report.phase == AgentPhase::kSucceeded;
   if (said < known || report.round == kNoRound) {
     if (report.phase == AgentPhase::kJoining) NoteWaiting(from);  // a spare of that life
     return {Refuse{absl::AbortedError(absl::StrCat("round ", ToString(report.round), " of job '",
                                                    name, "' is over. Join again"))}};
   }
-  const bool is_spent =
-      report.past.restarts_used >= report.settings.max_restarts ||
-      std::any_of(report.failures.begin(), report.failures.end(),
-                  [](const WorkerFailure& failure) { return ForbidsRestart(failure); });
-  if (!report.failures.empty() && is_spent) {
+  Answer answer = Decide(name, from, report, now);
+  answer.is_first = is_first;
+  if (answer.is_outcome) outcome_ = std::get<EndJob>(answer.body).outcome;
+  return answer;
+}
+
+OrphanRounds::Answer OrphanRounds::Decide(const std::string& name, Incarnation from,
+                                          const AgentReport& report, MonoTime now) {
+  if (EndsTheJob(report)) {
     over_ = "a worker failed";
-    return {.body = EndJob{OutcomeOf(report, now)}, .is_first = is_first, .is_outcome = true};
+    return {.body = EndJob{OutcomeOf(report, now)}, .is_outcome = true};
   }
+  NoteMember(from, report, now);
+  if (HaveAllSucceeded()) {
+    return {.body = EndJob{{.exit_code = 0, .reason = "every worker ended with exit code 0"}},
+            .is_outcome = true};
+  }
+  if (over_.empty()) over_ = WhyOver(report);
+  if (report.phase == AgentPhase::kLeaving) {
+    members_.erase(from);
+    return {.body = Wait{absl::StrCat(report.node.name, " has left the job")}};
+  }
+  const absl::Duration left = first_seen_ + orphan_timeout_ - now;
+  if (over_.empty() && left <= absl::ZeroDuration()) {
+    if (!IsAnyRunning(now)) return EndUnheard(name);
+    over_ = absl::StrCat("it was given ", InWords(orphan_timeout_));
+  }
+  if (over_.empty()) {
+    return {.body = Refuse{absl::UnavailableError(
+                absl::StrCat(InWordsOf(name), "; its workers run on, for ", InWords(left),
+                             " at most; then the job is formed again"))}};
+  }
+  if (report.phase == AgentPhase::kJoining || report.phase == AgentPhase::kStopped) {
+    members_.erase(from);
+  }
+  return {.body = Refuse{absl::AbortedError(
+              absl::StrCat(InWordsOf(name), ", and it cannot go on: ", over_, ". Join again"))}};
+}
+
+void OrphanRounds::NoteMember(Incarnation from, const AgentReport& report, MonoTime now) {
   Member& member = members_[from];
   member.name = report.node.name;
   member.heard = now;
-  if (report.phase == AgentPhase::kSucceeded) {
-    member.succeeded = true;
-    // Other sizes than invariant R3 allows are lies.
-    const int size =
-        std::max(report.settings.min_nodes, std::min(report.num_nodes, report.settings.max_nodes));
-    if (succeeded_.insert(from).second) ++succeeded_by_size_[size];
-  }
-  if (HaveAllSucceeded()) {
-    return {.body = EndJob{{.exit_code = 0, .reason = "every worker ended with exit code 0"}},
-            .is_first = is_first,
-            .is_outcome = true};
-  }
-  if (!has_workers && report.phase != AgentPhase::kStopped && over_.empty()) {
-    over_ = absl::StrCat(member.name, report.failures.empty() ? " has left it" : " failed");
-  }
-  if (!report.failures.empty() && over_.empty())
-    over_ = absl::StrCat("a worker failed on ", member.name);
-  if (report.stop_floor && report.phase == AgentPhase::kRunning && over_.empty()) {
-    over_ = absl::StrCat("the workers on ", member.name,
-                         " wait for a stop step, of which there is no record either");
-  }
-  if (report.phase == AgentPhase::kLeaving) {
-    members_.erase(from);
-    return {.body = Wait{absl::StrCat(report.node.name, " has left the job")},
-            .is_first = is_first};
-  }
-  const absl::Duration left = first_seen_ + orphan_timeout_ - now;
-  if (over_.empty() && left <= absl::ZeroDuration() && !IsAnyRunning(now)) {
-    return {.body = EndJob{{.exit_code = kExitServerLost,
-                            .reason = absl::StrCat(
-                                InWordsOf(name),
-                                ", and not all of its members have come to say how "
-                                "it ended; this node's workers have ended with exit code 0")}},
-            .is_first = is_first,
-            .is_outcome = true};
-  }
-  if (over_.empty() && left <= absl::ZeroDuration()) {
-    over_ = absl::StrCat("it was given ", InWords(orphan_timeout_));
-  }
-  if (!over_.empty()) {
-    if (report.phase == AgentPhase::kJoining || report.phase == AgentPhase::kStopped) {
-      members_.erase(from);
-    }
-    return {.body = Refuse{absl::AbortedError(
-                absl::StrCat(InWordsOf(name), ", and it cannot go on: ", over_, ". Join again"))},
-            .is_first = is_first};
-  }
-  return {.body = Refuse{absl::UnavailableError(
-              absl::StrCat(InWordsOf(name), "; its workers run on, for ", InWords(left),
-                           " at most; then the job is formed again"))},
-          .is_first = is_first};
+  if (report.phase != AgentPhase::kSucceeded) return;
+  member.succeeded = true;
+  // Other sizes than invariant R3 allows are lies.
+  const int size =
+      std::max(report.settings.min_nodes, std::min(report.num_nodes, report.settings.max_nodes));
+  if (succeeded_.insert(from).second) ++succeeded_by_size_[size];
+}
+
+OrphanRounds::Answer OrphanRounds::EndUnheard(const std::string& name) const {
+  return {
+      .body = EndJob{{.exit_code = kExitServerLost,
+                      .reason = absl::StrCat(
+                          InWordsOf(name),
+                          ", and not all of its members have come to say how it ended; this node's "
+                          "workers have ended with exit code 0")}},
+      .is_outcome = true};
 }
 
 bool OrphanRounds::HaveAllSucceeded() const {

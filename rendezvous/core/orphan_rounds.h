@@ -82,6 +82,9 @@ class OrphanRounds {
 
   Answer Decide(const std::string& name, Incarnation from, const AgentReport& report, MonoTime now);
   void Start(const AgentReport& report, MonoTime now);
+  void NoteMember(Incarnation from, const AgentReport& report, MonoTime now);
+  // The end of a round whose time is up and whose workers run nowhere.
+  Answer EndUnheard(const std::string& name) const;
   bool HaveAllSucceeded() const;
   bool IsAnyRunning(MonoTime now) const;
   std::string InWordsOf(const std::string& name) const;
