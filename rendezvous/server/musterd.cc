@@ -3,7 +3,6 @@
 #include <csignal>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,70 +88,76 @@ absl::StatusOr<Listening> Listen(RendezvousServer& server, const Endpoint& wante
                    addresses.size() == 1 ? ", a socket" : ", sockets", " of the service manager")};
 }
 
-int Run(const MusterdOptions& options, const EnvironmentMap& environment) {
-  // First of all: their numbers are not to be given to others.
-  auto passed = TakePassedSockets(environment);
-  if (!passed.ok()) return Fail(passed.status());
-  auto owners = options.authentication
-                    ? LoadOwners(options.token_dir, Sources(options, environment))
-                    : std::vector<OwnerKey>{{"", PublicSecret().secret}};
-  if (!owners.ok()) return Fail(owners.status());
-
-  asio::io_context loop(1);
-  const auto guard = asio::make_work_guard(loop);
+std::unique_ptr<RendezvousServer> MakeServer(asio::io_context& loop, const MusterdOptions& options,
+                                             const std::vector<OwnerKey>& owners, State state) {
   LeaseSettings lease;
   lease.duration = options.lease;
-  auto state = OpenState(loop, options.state_dir);
-  if (!state.ok()) return Fail(state.status());
-  const size_t num_jobs = state->contents.jobs.size();
   // Where the state of an earlier life is, every round that anybody was told of is in it.
-  const bool knows_all_rounds = state->contents.first_term < state->contents.term;
-  const auto server =
-      RendezvousServer::Create(loop,
-                               {.term = state->contents.term,
-                                .first_term = state->contents.first_term,
-                                .may_have_predecessor = !knows_all_rounds,
-                                .lease = lease,
-                                .owners = *owners,
-                                .tls = options.tls,
-                                .host_name = HostName()},
-                               std::move(state->keeper), std::move(state->contents.jobs));
+  const bool knows_all_rounds = state.contents.first_term < state.contents.term;
+  return RendezvousServer::Create(loop,
+                                  {.term = state.contents.term,
+                                   .first_term = state.contents.first_term,
+                                   .may_have_predecessor = !knows_all_rounds,
+                                   .lease = lease,
+                                   .owners = owners,
+                                   .tls = options.tls,
+                                   .host_name = HostName()},
+                                  std::move(state.keeper), std::move(state.contents.jobs));
+}
+
+std::unique_ptr<PortMark> MarkPort(asio::io_context& loop, int port) {
+  auto mark = std::make_unique<PortMark>(loop, port);
+  if (!mark->trouble().empty()) log::Write(log::Level::kWarning, "port_mark", mark->trouble());
+  return mark;
+}
+
+absl::StatusOr<std::unique_ptr<MetricsDoor>> OpenMetrics(asio::io_context& loop,
+                                                         const MusterdOptions& options,
+                                                         const std::vector<OwnerKey>& owners,
+                                                         RendezvousServer& server) {
+  auto door = std::make_unique<MetricsDoor>(loop, server, owners, options.authentication);
+  MUSTER_ASSIGN_OR_RETURN(const int port, door->Listen(*options.metrics));
+  std::cerr << "musterd: metrics at http://"
+            << ToString(Endpoint{.host = options.metrics->host, .port = port}) << "/metrics"
+            << std::endl;
+  return door;
+}
+
+absl::Status Run(const MusterdOptions& options, const EnvironmentMap& environment) {
+  // First of all: their numbers are not to be given to others.
+  MUSTER_ASSIGN_OR_RETURN(std::vector<UniqueFd> passed, TakePassedSockets(environment));
+  std::vector<OwnerKey> owners = {{"", PublicSecret().secret}};
+  if (options.authentication) {
+    MUSTER_ASSIGN_OR_RETURN(owners, LoadOwners(options.token_dir, Sources(options, environment)));
+  }
+  asio::io_context loop(1);
+  const auto guard = asio::make_work_guard(loop);
+  MUSTER_ASSIGN_OR_RETURN(State state, OpenState(loop, options.state_dir));
+  const size_t num_jobs = state.contents.jobs.size();
+  const auto server = MakeServer(loop, options, owners, std::move(state));
   // Signals are awaited before anybody can know that it listens, and end it.
   asio::signal_set signals(loop, SIGTERM, SIGINT);
   signals.async_wait([&](const asio::error_code&, int) {
     server->Shutdown(kShutdownTime, [&loop] { loop.stop(); });
   });
-  const bool is_passed = !passed->empty();
-  const auto listening = Listen(*server, options.listen, *std::move(passed));
-  if (!listening.ok()) return Fail(listening.status());
-  const int port = listening->port;
+  const bool is_passed = !passed.empty();
+  MUSTER_ASSIGN_OR_RETURN(const Listening listening,
+                          Listen(*server, options.listen, std::move(passed)));
   // Who takes any free port comes back to another one, and a service manager keeps its own.
-  std::optional<PortMark> mark;
-  if (options.listen.port != 0 && !is_passed) mark.emplace(loop, port);
-  if (mark && !mark->trouble().empty()) {
-    log::Write(log::Level::kWarning, "port_mark", mark->trouble());
-  }
+  std::unique_ptr<PortMark> mark;
+  if (options.listen.port != 0 && !is_passed) mark = MarkPort(loop, listening.port);
   if (!options.port_file.empty()) {
-    if (const absl::Status status = WritePortFile(options.port_file, port); !status.ok()) {
-      return Fail(status);
-    }
+    MUSTER_RETURN_IF_ERROR(WritePortFile(options.port_file, listening.port));
   }
-  std::cerr << "musterd: listening on " << listening->words
+  std::cerr << "musterd: listening on " << listening.words
             << (options.authentication ? "" : kAuthenticationOff) << InWords(options, num_jobs)
             << std::endl;
-
-  std::optional<MetricsDoor> metrics;
+  std::unique_ptr<MetricsDoor> metrics;
   if (options.metrics) {
-    metrics.emplace(loop, *server, *owners, options.authentication);
-    const auto metrics_port = metrics->Listen(*options.metrics);
-    if (!metrics_port.ok()) return Fail(metrics_port.status());
-    std::cerr << "musterd: metrics at http://"
-              << ToString(Endpoint{.host = options.metrics->host, .port = *metrics_port})
-              << "/metrics" << std::endl;
+    MUSTER_ASSIGN_OR_RETURN(metrics, OpenMetrics(loop, options, owners, *server));
   }
-
   loop.run();
-  return 0;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -166,7 +171,8 @@ int RunMusterd(const std::vector<std::string>& args, const EnvironmentMap& envir
   for (const std::string& warning : command->warnings) std::cerr << "musterd: " << warning << "\n";
   if (!command->print.empty()) return std::cout << command->print ? 0 : kExitFailure;
   log::Configure({.format = command->options.log_format});
-  return Run(command->options, environment);
+  const absl::Status ended = Run(command->options, environment);
+  return ended.ok() ? 0 : Fail(ended);
 }
 
 }  // namespace muster::rendezvous
