@@ -235,6 +235,55 @@ absl::Status FindAddress(const JobSpec& spec, const Placement& placement, NodeSe
   return absl::OkStatus();
 }
 
+absl::Status TakeProgram(const JobSpec& spec, const WorkerProgram& program, NodeSetup* setup) {
+  setup->agent.worker_command = program.argv;
+  if (!program.python.empty()) {
+    setup->python = absl::StrCat(program.python, " (", program.python_why, ")");
+    if (program.python_on_path.empty()) return absl::OkStatus();
+    setup->notes.push_back(absl::StrCat("each worker runs ", setup->python,
+                                        "; on PATH it would be ", program.python_on_path,
+                                        ". PYTHON_EXEC names the one to take"));
+    return absl::OkStatus();
+  }
+  const std::string& runs = program.argv.front();
+  if (!spec.program.warm.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--warm=", absl::StrJoin(spec.program.warm, ","), ": ", runs,
+                     " is not a Python script; only Python workers can be forked warm"));
+  }
+  // A bare name may be another program than was meant.
+  const std::string& name = spec.program.name;
+  if (name.find('/') == std::string::npos && runs != "./" + name) {
+    setup->notes.push_back(absl::StrCat("each worker runs ", runs));
+  }
+  return absl::OkStatus();
+}
+
+// What workers get of the environment of `muster run` and beside it, after BindDevices.
+absl::Status FillEnvironment(const JobSpec& spec, const EnvironmentMap& environment,
+                             const NodeCpus& cpus, NodeSetup* setup) {
+  agent::AgentOptions& options = setup->agent;
+  // In a worker of another job, TF_CONFIG is that job's and not the user's.
+  const bool is_nested = FindVariable(environment, "MUSTER_INSTANCE") != nullptr;
+  for (const auto& [name, value] : environment) {
+    if (IsWithheldFromWorkers(name) || (is_nested && name == "TF_CONFIG")) continue;
+    options.environment[name] = value;
+  }
+  ThreadDecision threads =
+      DecideOmpThreads(spec.omp_threads, options.node.local_world_size, cpus,
+                       !VariableOrEmpty(environment, kThreadsVariable).empty());
+  if (threads.threads > 0) options.environment[kThreadsVariable] = absl::StrCat(threads.threads);
+  if (!threads.note.empty()) setup->notes.push_back(std::move(threads.note));
+  if (!spec.program.local_cache.empty()) {
+    const EnvironmentMap caches = LocalCacheVariables(
+        std::filesystem::absolute(spec.program.local_cache).lexically_normal(), environment);
+    MUSTER_RETURN_IF_ERROR(MakeLocalCache(caches));
+    options.environment.insert(caches.begin(), caches.end());
+  }
+  for (std::string& note : NotesOnVariables(environment)) setup->notes.push_back(std::move(note));
+  return absl::OkStatus();
+}
+
 // What torchrun's own variables ask the agent to watch, after MakeDirectories.
 void ReadWatch(const EnvironmentMap& environment, NodeSetup* setup) {
   agent::AgentOptions& options = setup->agent;
@@ -314,54 +363,16 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
   agent::AgentOptions& options = setup.agent;
   options.spec = spec;
   options.signals_may_reach_workers = placement.is_slurm;
-  MUSTER_ASSIGN_OR_RETURN(WorkerProgram program, FindWorkerProgram(spec, invocation));
-  options.worker_command = program.argv;
-  if (!spec.program.warm.empty() && program.python.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--warm=", absl::StrJoin(spec.program.warm, ","), ": ", program.argv.front(),
-                     " is not a Python script; only Python workers can be forked warm"));
-  }
-  if (!program.python.empty())
-    setup.python = absl::StrCat(program.python, " (", program.python_why, ")");
-  if (!program.python_on_path.empty()) {
-    setup.notes.push_back(absl::StrCat("each worker runs ", setup.python, "; on PATH it would be ",
-                                       program.python_on_path,
-                                       ". PYTHON_EXEC names the one to take"));
-  }
+  MUSTER_ASSIGN_OR_RETURN(const WorkerProgram program, FindWorkerProgram(spec, invocation));
+  MUSTER_RETURN_IF_ERROR(TakeProgram(spec, program, &setup));
   const NodeCpus cpus = CountCpus(placement);
-  // A bare name may be another program than was meant.
-  const std::string& name = spec.program.name;
-  if (program.python.empty() && name.find('/') == std::string::npos &&
-      program.argv.front() != "./" + name) {
-    setup.notes.push_back(absl::StrCat("each worker runs ", program.argv.front()));
-  }
   MUSTER_RETURN_IF_ERROR(BindDevices(spec, invocation, cpus, &options));
   MUSTER_RETURN_IF_ERROR(FindAddress(spec, placement, &setup));
-  // In a worker of another job, TF_CONFIG is that job's and not the user's.
-  const bool is_nested = FindVariable(invocation.environment, "MUSTER_INSTANCE") != nullptr;
-  for (const auto& [name, value] : invocation.environment) {
-    if (IsWithheldFromWorkers(name) || (is_nested && name == "TF_CONFIG")) continue;
-    options.environment[name] = value;
-  }
   options.server = setup.endpoint ? absl::StrCat("the rendezvous at ",
                                                  ToString(Endpoint{.host = setup.endpoint->host,
                                                                    .port = setup.endpoint->port}))
                                   : "this node's own rendezvous";
-  ThreadDecision threads =
-      DecideOmpThreads(spec.omp_threads, options.node.local_world_size, cpus,
-                       !VariableOrEmpty(invocation.environment, kThreadsVariable).empty());
-  if (threads.threads > 0) options.environment[kThreadsVariable] = absl::StrCat(threads.threads);
-  if (!spec.program.local_cache.empty()) {
-    const EnvironmentMap caches =
-        LocalCacheVariables(std::filesystem::absolute(spec.program.local_cache).lexically_normal(),
-                            invocation.environment);
-    MUSTER_RETURN_IF_ERROR(MakeLocalCache(caches));
-    options.environment.insert(caches.begin(), caches.end());
-  }
-  if (!threads.note.empty()) setup.notes.push_back(std::move(threads.note));
-  for (std::string& note : NotesOnVariables(invocation.environment)) {
-    setup.notes.push_back(std::move(note));
-  }
+  MUSTER_RETURN_IF_ERROR(FillEnvironment(spec, invocation.environment, cpus, &setup));
   if (!spec.is_single_node() && spec.network.kind != NetworkUse::Kind::kOff) {
     options.facts = GatherNodeFacts({.python = program.python,
                                      .script = spec.program.name,
