@@ -189,27 +189,13 @@ class AccelerateReading {
     const std::string fields = FieldsOfDeepSpeed();
     const bool is_alone = IsOneProcess();
     MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, TakeHosts());
-    absl::StatusOr<LaunchConfig> read =
-        ReadAccelerateConfig(std::move(config_), {.inherited = environment_,
-                                                  .directory = machine_.directory,
-                                                  .num_cores = machine_.count_cores(),
-                                                  .asks_for_cpu = line_.IsOn("cpu")});
-    if (!read.ok())
-      return IsOfAnOption(read.status()) ? read.status()
-                                         : command_line::At(file_, path_, read.status());
-    LaunchConfig launch = *std::move(read);
+    MUSTER_ASSIGN_OR_RETURN(LaunchConfig launch, ReadConfig());
     PeerLine out{.args = hosts, .environment = std::move(launch.environment)};
     if (!hosts.empty()) {  // what the file says of this machine's part alone is not theirs
       launch.options.clear();
       for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) out.environment.erase(name);
     }
-    for (const std::string& note : launch.notes) {
-      if (IsOfTheFile(note)) {
-        out.notes.push_back(absl::StrCat(file_, "=", path_, ": ", note));
-      } else if (hosts.empty()) {
-        out.notes.push_back(note);
-      }
-    }
+    AddNotes(launch.notes, !hosts.empty(), out);
     if (auto found = out.environment.find("ACCELERATE_CONFIG_DS_FIELDS");
         found != out.environment.end()) {
       found->second = fields;
@@ -221,11 +207,7 @@ class AccelerateReading {
       return absl::InvalidArgumentError(
           "the number of workers is not given: add --num_processes=N");
     }
-    for (const TakenOption& taken : launch.options) {
-      out.args.push_back(absl::StrCat("--", taken.option, "=", taken.value));
-      if (!IsOfTheFile(taken.source)) continue;
-      out.sources[taken.option] = absl::StrCat(file_, "=", path_, ": ", taken.source);
-    }
+    AddOptions(launch.options, out);
     AppendRunOptions(line_, kRows, out.args);
     if (const Given* threads = line_.Find("num_cpu_threads_per_process")) {
       out.environment["OMP_NUM_THREADS"] = threads->text();
@@ -293,6 +275,35 @@ class AccelerateReading {
   // Accelerate tells its program which fields of DeepSpeed's are the file's.
   std::string FieldsOfDeepSpeed() const {
     return absl::AsciiStrToLower(absl::StrJoin(file_fields_, ","));
+  }
+
+  absl::StatusOr<LaunchConfig> ReadConfig() {
+    absl::StatusOr<LaunchConfig> read =
+        ReadAccelerateConfig(std::move(config_), {.inherited = environment_,
+                                                  .directory = machine_.directory,
+                                                  .num_cores = machine_.count_cores(),
+                                                  .asks_for_cpu = line_.IsOn("cpu")});
+    if (read.ok() || IsOfAnOption(read.status())) return read;
+    return command_line::At(file_, path_, read.status());
+  }
+
+  // Notes on options speak of this machine's part, which is none where there are hosts.
+  void AddNotes(const std::vector<std::string>& notes, bool has_hosts, PeerLine& out) const {
+    for (const std::string& note : notes) {
+      if (IsOfTheFile(note)) {
+        out.notes.push_back(absl::StrCat(file_, "=", path_, ": ", note));
+      } else if (!has_hosts) {
+        out.notes.push_back(note);
+      }
+    }
+  }
+
+  void AddOptions(const std::vector<TakenOption>& options, PeerLine& out) const {
+    for (const TakenOption& taken : options) {
+      out.args.push_back(absl::StrCat("--", taken.option, "=", taken.value));
+      if (!IsOfTheFile(taken.source)) continue;
+      out.sources[taken.option] = absl::StrCat(file_, "=", path_, ": ", taken.source);
+    }
   }
 
   void TakeOptions() {
