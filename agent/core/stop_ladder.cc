@@ -75,7 +75,6 @@ void StopLadder::StartAgain(Turn& turn) {
 }
 
 bool StopLadder::Climb(WorkerGroup& workers, Turn& turn) {
-  const AgentCoreOptions& options = turn.options;
   const bool gives_up = rung_ == Rung::kKilled || rung_ == Rung::kSweepKilled;
   if (gives_up && turn.now - rung_deadline_ > kPunctual) {
     rung_deadline_ = turn.now + kPunctual;
@@ -83,57 +82,61 @@ bool StopLadder::Climb(WorkerGroup& workers, Turn& turn) {
   }
   switch (rung_) {
     case Rung::kSignalled:
-      if (turn.now < grace_deadline_ && workers.GiveUpSlow(turn)) {
-        rung_deadline_ = grace_deadline_;
-        return false;
-      }
-      rung_ = Rung::kKilled;
-      rung_deadline_ = turn.now + options.unkillable_timeout;
-      workers.KeepParkedOnly();
-      turn.Do(SignalWorkers{.signal = SIGKILL, .spared = workers.Kept()});
+      KillWorkers(workers, turn);
       return false;
     case Rung::kKilled:
-      // The worker is in the kernel for good (a device, a file system). The round must not wait for
-      // it.
-      workers.NoteUnkillable();
-      turn.Say(
-          Announce::Level::kError, "unkillable",
-          absl::StrCat(
-              "pid ", absl::StrJoin(workers.unkillable_pids(), ", "), " on ", options.node.name,
-              " did not end within ", absl::FormatDuration(options.unkillable_timeout),
-              " of SIGKILL (a device or file system that does not answer?); not waiting for it"));
-      BeginSweep(turn);
+      GiveUpWorkers(workers, turn);
       return false;
     case Rung::kLingering:
-      if (!leftovers_) {
-        leftovers_.emplace();
-        rung_deadline_ = grace_deadline_;
-        turn.Do(NameDescendants{});
-        return false;
-      }
-      EndLingering(turn);
+      if (!AskForNames(grace_deadline_, turn)) EndLingering(turn);
       return false;
     case Rung::kSweeping:
       rung_ = Rung::kSweepKilled;
-      rung_deadline_ = turn.now + options.unkillable_timeout;
+      rung_deadline_ = turn.now + turn.options.unkillable_timeout;
       leftovers_.reset();
       turn.Do(SweepDescendants{SIGKILL});
       return false;
     case Rung::kSweepKilled:
-      if (!leftovers_) {
-        leftovers_.emplace();
-        rung_deadline_ = turn.now + kNamedWithin;
-        turn.Do(NameDescendants{});
-        return false;
-      }
+      if (AskForNames(turn.now + kNamedWithin, turn)) return false;
       turn.Say(
           Announce::Level::kError, "unkillable",
-          absl::StrCat("SIGKILL does not end what the workers left behind on ", options.node.name,
-                       leftovers_->empty() ? "" : ": ", *leftovers_,
+          absl::StrCat("SIGKILL does not end what the workers left behind on ",
+                       turn.options.node.name, leftovers_->empty() ? "" : ": ", *leftovers_,
                        " (a device or file system that does not answer?); not waiting for it"));
       return true;
   }
   return false;
+}
+
+void StopLadder::KillWorkers(WorkerGroup& workers, Turn& turn) {
+  if (turn.now < grace_deadline_ && workers.GiveUpSlow(turn)) {
+    rung_deadline_ = grace_deadline_;
+    return;
+  }
+  rung_ = Rung::kKilled;
+  rung_deadline_ = turn.now + turn.options.unkillable_timeout;
+  workers.KeepParkedOnly();
+  turn.Do(SignalWorkers{.signal = SIGKILL, .spared = workers.Kept()});
+}
+
+// The worker is in the kernel for good (a device, a file system). The round must not wait for it.
+void StopLadder::GiveUpWorkers(WorkerGroup& workers, Turn& turn) {
+  workers.NoteUnkillable();
+  turn.Say(
+      Announce::Level::kError, "unkillable",
+      absl::StrCat(
+          "pid ", absl::StrJoin(workers.unkillable_pids(), ", "), " on ", turn.options.node.name,
+          " did not end within ", absl::FormatDuration(turn.options.unkillable_timeout),
+          " of SIGKILL (a device or file system that does not answer?); not waiting for it"));
+  BeginSweep(turn);
+}
+
+bool StopLadder::AskForNames(MonoTime deadline, Turn& turn) {
+  if (leftovers_) return false;
+  leftovers_.emplace();
+  rung_deadline_ = deadline;
+  turn.Do(NameDescendants{});
+  return true;
 }
 
 void StopLadder::BeginSweep(Turn& turn) {

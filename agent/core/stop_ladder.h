@@ -89,6 +89,12 @@ class StopLadder {
   bool Counts(const WorkerFailure& failure, bool is_stopping) const;
 
  private:
+  void KillWorkers(WorkerGroup& workers, Turn& turn);
+  void GiveUpWorkers(WorkerGroup& workers, Turn& turn);
+  // Asks once on a rung what is left, and waits for the answer until `deadline`. False: it has
+  // asked before.
+  bool AskForNames(MonoTime deadline, Turn& turn);
+
   After after_ = After::kWait;
   Rung rung_ = Rung::kSignalled;
   MonoTime rung_deadline_ = MonoTime::InfiniteFuture();
