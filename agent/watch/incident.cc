@@ -99,6 +99,43 @@ Json ToJson(const hangs::Operation& op, const std::string& group) {
           {"bytes", op.bytes}, {"dtype", op.dtype},         {"peer", op.peer}};
 }
 
+Json VerdictToJson(const hangs::Diagnosis& diagnosis) {
+  Json verdict = {{"finding", hangs::ToString(diagnosis.finding)},
+                  {"cause", std::string(hangs::ToString(diagnosis.cause))},
+                  {"cause_in_words", diagnosis.cause == hangs::Cause::kUnknown
+                                         ? std::string()
+                                         : std::string(hangs::InWords(diagnosis.cause))},
+                  {"culprits", diagnosis.culprits},
+                  {"waiting", diagnosis.waiting},
+                  {"confidence", diagnosis.confidence},
+                  {"path", diagnosis.path},
+                  {"spoke_for_it", diagnosis.spoke_for_it}};
+  if (diagnosis.operation) {
+    verdict["operation"] = ToJson(*diagnosis.operation, diagnosis.group);
+  }
+  return verdict;
+}
+
+Json ToJson(const RankReport& rank) {
+  Json json = {{"rank", rank.rank},
+               {"pid", rank.pid},
+               {"phase", rank.phase},
+               {"silent_s", absl::ToDoubleSeconds(rank.silent_for)},
+               {"doing", rank.doing}};
+  if (!rank.node.empty()) json["node"] = rank.node;
+  if (rank.step) json["step"] = *rank.step;
+  if (!rank.no_frames.empty()) json["no_stack"] = rank.no_frames;
+  return json;
+}
+
+Json ToJson(const std::vector<StackGroup>& groups) {
+  Json json = Json::array();
+  for (const StackGroup& group : groups) {
+    json.push_back({{"ranks", group.ranks}, {"frames", group.frames}});
+  }
+  return json;
+}
+
 Json ToJson(const std::vector<hangs::SameCall>& calls) {
   Json out = Json::array();
   for (const hangs::SameCall& call : calls) {
@@ -179,45 +216,16 @@ std::string ToJson(const Incident& incident) {
       {"reason", incident.reason},
       {"action", incident.action}};
   if (!incident.network_faults.empty()) json["network"] = incident.network_faults;
-  Json& verdict = json["verdict"];
-  verdict = {{"finding", hangs::ToString(diagnosis.finding)},
-             {"cause", std::string(hangs::ToString(diagnosis.cause))},
-             {"cause_in_words", diagnosis.cause == hangs::Cause::kUnknown
-                                    ? std::string()
-                                    : std::string(hangs::InWords(diagnosis.cause))},
-             {"culprits", diagnosis.culprits},
-             {"waiting", diagnosis.waiting},
-             {"confidence", diagnosis.confidence},
-             {"path", diagnosis.path},
-             {"spoke_for_it", diagnosis.spoke_for_it}};
+  json["verdict"] = VerdictToJson(diagnosis);
   json["detected_by"] = Json::array();
   for (const auto& [told_by, ranks] : Detectors(incident)) {
     json["detected_by"].push_back(
         {{"silence_on", std::string(hangs::ToString(told_by))}, {"ranks", ranks}});
   }
-  if (diagnosis.operation) {
-    verdict["operation"] = ToJson(*diagnosis.operation, diagnosis.group);
-  }
   json["ranks"] = Json::array();
-  for (const RankReport& rank : incident.ranks) {
-    Json entry = {{"rank", rank.rank},
-                  {"pid", rank.pid},
-                  {"phase", rank.phase},
-                  {"silent_s", absl::ToDoubleSeconds(rank.silent_for)},
-                  {"doing", rank.doing}};
-    if (!rank.node.empty()) entry["node"] = rank.node;
-    if (rank.step) entry["step"] = *rank.step;
-    if (!rank.no_frames.empty()) entry["no_stack"] = rank.no_frames;
-    json["ranks"].push_back(std::move(entry));
-  }
-  json["stacks"] = Json::array();
-  for (const StackGroup& group : MergeStacks(incident.ranks)) {
-    json["stacks"].push_back({{"ranks", group.ranks}, {"frames", group.frames}});
-  }
-  json["python_stacks"] = Json::array();
-  for (const StackGroup& group : MergeStacks(incident.ranks, &RankReport::python)) {
-    json["python_stacks"].push_back({{"ranks", group.ranks}, {"frames", group.frames}});
-  }
+  for (const RankReport& rank : incident.ranks) json["ranks"].push_back(ToJson(rank));
+  json["stacks"] = ToJson(MergeStacks(incident.ranks));
+  json["python_stacks"] = ToJson(MergeStacks(incident.ranks, &RankReport::python));
   json["timeline_ms"] = Json::object();
   for (const Incident::Milestone& milestone : incident.timeline) {
     json["timeline_ms"][milestone.what] = absl::ToInt64Milliseconds(milestone.after);
