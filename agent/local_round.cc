@@ -148,17 +148,7 @@ void LocalRound::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams
   if (streams.ok()) {
     for (const WorkerStreams& s : *streams) context.error_files.push_back(s.error_file);
   }
-  for (const std::optional<BoardMemory>& board : boards_) {
-    context.boards.push_back(board ? board->path() : "");
-  }
-  context.python_folder = torch_programs_.python_folder();
-  context.torch_notes = torch_programs_.notes_socket();
-  const bool is_watched =
-      !context.python_folder.empty() && EffectiveWatch(parts_.options.spec) != WatchMode::kOff;
-  for (int i = 0; is_watched && i < assignment().local_world_size; ++i) {
-    context.torch_servers.push_back(
-        TorchServerPath(parts_.options.runtime_directory, assignment().round, i));
-  }
+  AddWatched(context);
   const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment(), context);
   const absl::Status ready = streams.ok() ? torch_store_.status() : streams.status();
   if (!ready.ok()) {
@@ -178,8 +168,29 @@ void LocalRound::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams
       parts_.shell.OnCannotStart(envs[i].local_rank, taken);
     }
   }
-  // The hang watch starts after the workers: it looks at the node's interfaces, and lets go of the
-  // boards of the last round.
+  StartHangWatch(context.torch_servers);
+  for (const WorkerEnv& env : envs) {
+    if (!parts_.roster.IsKept(env.local_rank)) continue;
+    parts_.shell.OnPlaceOfKept(env.local_rank, EnvironmentOfWorker(env));
+  }
+  before_workers_.warm().OnStarted();
+}
+
+void LocalRound::AddWatched(WorkerEnvContext& context) const {
+  for (const std::optional<BoardMemory>& board : boards_) {
+    context.boards.push_back(board ? board->path() : "");
+  }
+  context.python_folder = torch_programs_.python_folder();
+  context.torch_notes = torch_programs_.notes_socket();
+  if (context.python_folder.empty()) return;
+  if (EffectiveWatch(parts_.options.spec) == WatchMode::kOff) return;
+  for (int i = 0; i < assignment().local_world_size; ++i) {
+    context.torch_servers.push_back(
+        TorchServerPath(parts_.options.runtime_directory, assignment().round, i));
+  }
+}
+
+void LocalRound::StartHangWatch(std::vector<std::string> torch_servers) {
   parts_.hang_watch.StartRound(
       {.round = assignment().round,
        .restart_count = assignment().restart_count,
@@ -187,14 +198,9 @@ void LocalRound::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams
        .first_rank = assignment().first_rank.value(),
        .world_size = assignment().world_size,
        .boards = std::exchange(boards_, {}),
-       .torch_servers = context.torch_servers,
+       .torch_servers = std::move(torch_servers),
        .ask_store = MakeStoreQuestion(),
        .network_faults = [this] { return before_workers_.network().faults(); }});
-  for (const WorkerEnv& env : envs) {
-    if (!parts_.roster.IsKept(env.local_rank)) continue;
-    parts_.shell.OnPlaceOfKept(env.local_rank, EnvironmentOfWorker(env));
-  }
-  before_workers_.warm().OnStarted();
 }
 
 StoreQuestion LocalRound::MakeStoreQuestion() {

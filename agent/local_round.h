@@ -82,6 +82,11 @@ class LocalRound {
   // If `streams` is an error, it says of each worker why it was not started.
   void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams);
+  // Adds what this agent watches workers by: boards, and PyTorch's servers.
+  void AddWatched(WorkerEnvContext& context) const;
+  // The hang watch starts after the workers: it looks at the node's interfaces, and lets go of the
+  // boards of the last round.
+  void StartHangWatch(std::vector<std::string> torch_servers);
   std::vector<std::string> EnvironmentOfWorker(const WorkerEnv& env) const;
   // Makes the question who has not come to PyTorch's store; empty where another node serves it.
   StoreQuestion MakeStoreQuestion();
