@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -95,27 +97,49 @@ std::string OtherOnPath(const ProgramLookup& lookup, const std::string& taken) {
   return "";
 }
 
-// pip puts programs beside the interpreter whose packages it fills.
-bool IsInstalledByPip(const ProgramLookup& lookup) {
-  if (!lookup.list_directory || lookup.binary_directory.empty()) return false;
+// The "python3.11" whose packages pip has put us among; empty: none, or we do not know.
+std::string InstalledByPipFor(const ProgramLookup& lookup) {
+  if (!lookup.list_directory || lookup.binary_directory.empty()) return "";
   const std::string above = DirectoryOf(lookup.binary_directory) + "/lib";
   for (const std::string& python : lookup.list_directory(above)) {
     if (!absl::StartsWith(python, "python3")) continue;
     for (const char* packages : {"/site-packages", "/dist-packages"}) {
       const std::string module = absl::StrCat(above, "/", python, packages, "/muster/__init__.py");
-      if (lookup.kind_of(module) != FileKind::kAbsent) return true;
+      if (lookup.kind_of(module) != FileKind::kAbsent) return python;
     }
   }
-  return false;
+  return "";
+}
+
+// pip puts programs beside the interpreter whose packages it fills; but /usr/local may have another
+// one than Debian's, whose packages lie there too. Empty: that interpreter is not beside us.
+std::string PythonOfPip(const ProgramLookup& lookup, const std::string& version) {
+  bool has_other = false;
+  for (const std::string& name : lookup.list_directory(lookup.binary_directory)) {
+    const bool is_version =
+        absl::StartsWith(name, "python3.") && absl::c_all_of(name.substr(8), absl::ascii_isdigit);
+    has_other = has_other || (is_version && name != version);
+  }
+  const std::vector<std::string> names =
+      has_other ? std::vector<std::string>{version} : std::vector<std::string>{"python3", "python"};
+  for (const std::string& name : names) {
+    const std::string python = absl::StrCat(lookup.binary_directory, "/", name);
+    if (IsExecutable(lookup, python)) return python;
+  }
+  return "";
 }
 
 absl::StatusOr<Python> FindPython(const ProgramLookup& lookup) {
   const std::string chosen = VariableOrEmpty(lookup.environment, "PYTHON_EXEC");
   if (!chosen.empty()) return PythonFromVariable(lookup, chosen);
-  std::vector<std::pair<std::string, std::string>> directories;  // and why
-  if (IsInstalledByPip(lookup)) {
-    directories.emplace_back(lookup.binary_directory, "the one that pip installed muster for");
+  if (const std::string version = InstalledByPipFor(lookup); !version.empty()) {
+    std::string python = PythonOfPip(lookup, version);
+    if (!python.empty()) {
+      const std::string other = OtherOnPath(lookup, python);
+      return Python{std::move(python), "the one that pip installed muster for", other};
+    }
   }
+  std::vector<std::pair<std::string, std::string>> directories;  // and why
   // A link to us elsewhere, such as /venv/bin/torchrun, speaks for the Python beside it; our own
   // folder does not.
   const std::string link =

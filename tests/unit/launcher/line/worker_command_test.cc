@@ -270,6 +270,17 @@ TEST(ResolveWorkerCommand, TakesThePythonThatPipInstalledUsFor) {
   EXPECT_THAT(files.python, HasSubstr("pip installed muster"));
 }
 
+TEST(ResolveWorkerCommand, TakesTheVersionThatPipInstalledUsForWhereThereAreSeveral) {
+  FakeFiles files;
+  files.File("t.py").Executable("/opt/muster/bin/python3").Executable("/opt/muster/bin/python3.13");
+  files.Directory("/opt/muster/lib/python3.11");
+  files.File("/opt/muster/lib/python3.11/dist-packages/muster/__init__.py");
+  EXPECT_EQ(files.Of("t.py").front(), "/usr/bin/python3") << "3.13 has other packages";
+  EXPECT_THAT(files.python, HasSubstr("the first on PATH"));
+  files.Executable("/opt/muster/bin/python3.11");
+  EXPECT_EQ(files.Of("t.py").front(), "/opt/muster/bin/python3.11");
+}
+
 TEST(ResolveWorkerCommand, ExplainsAMissingPython) {
   EXPECT_THAT(FakeFiles().File("t.py").Variable("PATH", "/none").Message({.name = "t.py"}),
               HasSubstr("there is no python3 on PATH; set PYTHON_EXEC"));
