@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "muster/cuda_device.h"
+#include "proto/base/field_error.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/values.h"
@@ -200,6 +201,7 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   command.without_effect = std::move(report.without_effect);
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   options.common = command_line::TextOfCommonValues(grammar, line);
+  options.line = line;
   if (options.save_every > 0 && options.save.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("--save_every=", options.save_every,
                                                    " needs --save=DIR, which says where to save"));
@@ -226,6 +228,13 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, CheckBatch(options.plan, files)));
   MUSTER_RETURN_IF_ERROR(plan::CheckTrains(options.plan, line));
   return command;
+}
+
+absl::Status InWordsOf(const TrainOptions& options, const absl::Status& status) {
+  if (FieldOf(status).empty()) return status;
+  TrainOptions unread;
+  return command_line::InWordsOf(TrainGrammar(unread), options.line,
+                                 WithoutBeginning("plan: ", status));
 }
 
 absl::Status CheckCapture(const TrainOptions& options, int size, bool communicators_capture) {

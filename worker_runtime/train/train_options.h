@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/command_line/command_line.h"
 #include "worker_runtime/options/config_files.h"
 #include "worker_runtime/plan/plan_options.h"
 #include "worker_runtime/train/console.h"
@@ -47,6 +48,7 @@ struct TrainOptions {
   TraceOptions trace;
   PrintOptions print;
 
+  command_line::CommandLine line;  // that gave all this
   std::string common;  // what all ranks were given alike (command_line::TextOfCommonValues)
 };
 
@@ -67,6 +69,10 @@ std::string TrainHelp(const std::vector<std::string>& args);
 //         plan::AddConfigFiles'.
 absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args,
                                                const plan::ConfigView& files = {});
+
+// What is found only once there is a model, as "plan: unit_costs: …" of the engine, in the words of
+// the options: "--unit_costs: …". An error of no field of theirs stays as it is.
+absl::Status InWordsOf(const TrainOptions& options, const absl::Status& status);
 
 // Whether `size` ranks, whose communicators capture calls or not, can do what --capture_steps asks
 // for.

@@ -128,7 +128,7 @@ absl::Status Trainer::SetUp() {
   MUSTER_RETURN_IF_ERROR(CheckAlone());
   MUSTER_ASSIGN_OR_RETURN(world_, MakeWorld());
   options_.backend = world_->backend();
-  MUSTER_RETURN_IF_ERROR(BuildTogether());
+  MUSTER_RETURN_IF_ERROR(InWordsOf(options_, BuildTogether()));
   MUSTER_RETURN_IF_ERROR(StartReading());
   ++so_far_.rounds;
   PrintStart();

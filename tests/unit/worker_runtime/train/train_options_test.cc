@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "tests/support/status_matchers.h"
+#include "worker_runtime/plan/field_checks.h"
 
 namespace muster::train {
 namespace {
@@ -43,6 +44,15 @@ TEST(ParseTrainCommand, NamesFileAndLineWhereTheBatchEquationDoesNotHoldForTheJo
       StatusIs(absl::StatusCode::kInvalidArgument,
                AllOf(HasSubstr("64 is not 3 x ? x 2"), HasSubstr("from ds.json:1: train_batch"))));
   EXPECT_THAT(ParseTrainCommand({"--deepspeed=ds.json", "--batch_size=4"}, files), IsOk());
+}
+
+TEST(InWordsOf, NamesTheOptionOfWhatTheEngineRefuses) {
+  const auto command = ParseTrainCommand({"--stages=2", "--unit_costs", "heads:3"});
+  ASSERT_THAT(command, IsOk());
+  EXPECT_EQ(InWordsOf(command->options, plan::PlanError("unit_costs", ": 'heads' fits no unit")),
+            absl::InvalidArgumentError("--unit_costs: 'heads' fits no unit"));
+  const absl::Status other = absl::InvalidArgumentError("plan: unit_costs of no field");
+  EXPECT_EQ(InWordsOf(command->options, other), other);
 }
 
 TEST(ParseTrainCommand, TrainsOnTheHostUnlessItIsToldOtherwise) {
