@@ -205,6 +205,10 @@ class RendezvousCore {
   // What follows from state and time alone, whatever the event was.
   void Advance(Turn& turn);
   void CompleteRound(const std::string& reason, Turn& turn);
+  // The members of a round that completes: who they are, and what they bring of the job's past.
+  void TakeMembers(MonoTime now);
+  // Their places in it.
+  void Assign(const std::string& reason);
   // Ends the running round when its time has come for the nodes that want to come in.
   void Grow(Turn& turn);
   // Ends a job of which nobody has been heard for the orphan time-out.

@@ -75,39 +75,10 @@ void RendezvousCore::Grow(Turn& turn) {
 }
 
 void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
-  std::vector<const NodeState*> nodes;
-  const std::vector<Incarnation> chosen = ChooseMembers(state_);
-  ForgetSplitAmong(state_, chosen);
-  for (const Incarnation node : chosen) nodes.push_back(&state_.nodes.at(node));
-  state_.members = OrderNodes(state_.members, nodes, state_.settings->is_static);
-  nodes.clear();
-  for (const Incarnation node : state_.members) nodes.push_back(&state_.nodes.at(node));
+  TakeMembers(turn.now);
   state_.round = std::max(state_.round.Next(), state_.first_unused);
   ++state_.rounds_completed;
-  for (const Incarnation member : state_.members) {
-    NodeState& node = state_.nodes.at(member);
-    TakeOffWaitingList(state_, node);
-    RecordReturn(state_, node.report.node.name, turn.now);
-    const JobPast& past = node.report.past;
-    state_.attempts = std::max(state_.attempts, past.attempts);
-    state_.restarts_used =
-        std::max(state_.restarts_used, std::min(past.restarts_used, state_.settings->max_restarts));
-  }
-  std::vector<Assignment> assignments = AssignRanks(nodes, state_.round, options_.instance);
-  state_.assignments.clear();
-  state_.descriptions.clear();
-  state_.peers_for_node_0 = assignments.front().peers;
-  state_.peers = Brief(state_.peers_for_node_0);
-  for (size_t i = 0; i < assignments.size(); ++i) {
-    NodeState& node = state_.nodes.at(state_.members[i]);
-    node.told_before = std::exchange(node.told, state_.round);
-    assignments[i].restart_count = state_.attempts;
-    assignments[i].restarts_used = state_.restarts_used;
-    assignments[i].reason = reason;
-    assignments[i].peers = Peers();
-    state_.assignments[node.incarnation] = std::move(assignments[i]);
-    state_.descriptions[node.incarnation] = node.report.node;
-  }
+  Assign(reason);
   ++state_.attempts;
   state_.survivors_joined = 0;  // who is left on the list is not a member
   state_.in_round = {state_.members.begin(), state_.members.end()};
@@ -126,6 +97,43 @@ void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
                     num_nodes == 1 ? " node, " : " nodes, ",
                     state_.assignments.begin()->second.world_size, " workers (", reason, ")"),
        turn);
+}
+
+void RendezvousCore::TakeMembers(MonoTime now) {
+  std::vector<const NodeState*> nodes;
+  const std::vector<Incarnation> chosen = ChooseMembers(state_);
+  ForgetSplitAmong(state_, chosen);
+  for (const Incarnation node : chosen) nodes.push_back(&state_.nodes.at(node));
+  state_.members = OrderNodes(state_.members, nodes, state_.settings->is_static);
+  for (const Incarnation member : state_.members) {
+    NodeState& node = state_.nodes.at(member);
+    TakeOffWaitingList(state_, node);
+    RecordReturn(state_, node.report.node.name, now);
+    const JobPast& past = node.report.past;
+    state_.attempts = std::max(state_.attempts, past.attempts);
+    state_.restarts_used =
+        std::max(state_.restarts_used, std::min(past.restarts_used, state_.settings->max_restarts));
+  }
+}
+
+void RendezvousCore::Assign(const std::string& reason) {
+  std::vector<const NodeState*> nodes;
+  for (const Incarnation node : state_.members) nodes.push_back(&state_.nodes.at(node));
+  std::vector<Assignment> assignments = AssignRanks(nodes, state_.round, options_.instance);
+  state_.assignments.clear();
+  state_.descriptions.clear();
+  state_.peers_for_node_0 = assignments.front().peers;
+  state_.peers = Brief(state_.peers_for_node_0);
+  for (size_t i = 0; i < assignments.size(); ++i) {
+    NodeState& node = state_.nodes.at(state_.members[i]);
+    node.told_before = std::exchange(node.told, state_.round);
+    assignments[i].restart_count = state_.attempts;
+    assignments[i].restarts_used = state_.restarts_used;
+    assignments[i].reason = reason;
+    assignments[i].peers = Peers();
+    state_.assignments[node.incarnation] = std::move(assignments[i]);
+    state_.descriptions[node.incarnation] = node.report.node;
+  }
 }
 
 void RendezvousCore::RestartOrEnd(const std::string& reason, bool peer_lost, JobOutcome outcome,
