@@ -140,13 +140,8 @@ std::optional<DirectiveBody> JobTable::AnswerWithoutJob(const JobKey& key, Incar
     return Wait{"waiting for this node to stop its workers"};
   }
   if (orphan != orphans_.end() && is_newcomer) {
-    orphan->second.OnStopped(from);
-    const JobOutcome* const outcome = orphan->second.OutcomeFor(from, report.instance);
-    if (outcome != nullptr) return EndJob{*outcome};
-    if (auto why = orphan->second.WhyNewcomersWait(options_.lease, now)) {
-      orphan->second.NoteWaiting(from);
-      return Wait{*std::move(why)};
-    }
+    auto answer = orphan->second.OnNewcomer(from, report.instance, options_.lease, now);
+    if (answer) return answer;
   }
   const absl::Status begun = Begin(key, report, now);
   return begun.ok() ? std::nullopt : std::optional<DirectiveBody>(Refuse{begun});

@@ -160,6 +160,17 @@ bool OrphanRounds::IsAnyRunning(MonoTime now) const {
   });
 }
 
+std::optional<DirectiveBody> OrphanRounds::OnNewcomer(Incarnation from, Instance instance,
+                                                      const LeaseSettings& lease, MonoTime now) {
+  members_.erase(from);  // one that was told to join again has stopped its workers
+  const bool was_put_off = instance != Instance() && instance == put_off_.instance;
+  if (outcome_ && (was_put_off || newcomers_.contains(from))) return EndJob{*outcome_};
+  std::optional<std::string> why = WhyNewcomersWait(lease, now);
+  if (!why) return std::nullopt;
+  NoteWaiting(from);
+  return Wait{*std::move(why)};
+}
+
 bool OrphanRounds::OnStopping(Incarnation from, MonoTime now) {
   const auto member = members_.find(from);
   if (member == members_.end()) return false;

@@ -34,28 +34,22 @@ class OrphanRounds {
   Answer OnReport(const std::string& name, Incarnation from, const AgentReport& report,
                   MonoTime now);
 
+  // What a newcomer that says `instance` is told while it may not join; nothing once it may. It
+  // waits for the round, and learns its outcome as a spare does, as those do whose instance was put
+  // off for it; otherwise they would begin the job again.
+  std::optional<DirectiveBody> OnNewcomer(Incarnation from, Instance instance,
+                                          const LeaseSettings& lease, MonoTime now);
   // Why a newcomer has to wait while workers of the round are known to run or to be stopping;
   // nothing once it may join.
   std::optional<std::string> WhyNewcomersWait(const LeaseSettings& lease, MonoTime now) const;
 
   // A member that was told to join again reports that it is still stopping its workers, and is
-  // waited for, or that it has stopped them. False if it is not a member.
+  // waited for. False if it is not a member.
   bool OnStopping(Incarnation from, MonoTime now);
-  void OnStopped(Incarnation from) { members_.erase(from); }
 
   // A member that is told how the round has ended: it is waited for until it has stopped, too.
   void NoteEnding(Incarnation from, const AgentReport& report, MonoTime now);
 
-  // Newcomers that waited for the round, and those whose instance was put off for it, learn its
-  // outcome as a spare does; otherwise they would begin the job again. What one is told that says
-  // `instance`: null before there is an outcome, or if it did not wait.
-  void NoteWaiting(Incarnation newcomer) {
-    if (newcomers_.size() < kMaxFormerNodes) newcomers_.insert(newcomer);
-  }
-  const JobOutcome* OutcomeFor(Incarnation newcomer, Instance instance) const {
-    const bool was_put_off = instance != Instance() && instance == put_off_.instance;
-    return outcome_ && (was_put_off || newcomers_.contains(newcomer)) ? &*outcome_ : nullptr;
-  }
   const std::optional<JobOutcome>& outcome() const { return outcome_; }
 
   // The instance that newcomers had begun before the first report of the orphan round. It had no
@@ -82,6 +76,9 @@ class OrphanRounds {
 
   Answer Decide(const std::string& name, Incarnation from, const AgentReport& report, MonoTime now);
   void Start(const AgentReport& report, MonoTime now);
+  void NoteWaiting(Incarnation newcomer) {
+    if (newcomers_.size() < kMaxFormerNodes) newcomers_.insert(newcomer);
+  }
   void NoteMember(Incarnation from, const AgentReport& report, MonoTime now);
   // The end of a round whose time is up and whose workers run nowhere.
   Answer EndUnheard(const std::string& name) const;
@@ -99,7 +96,7 @@ class OrphanRounds {
   absl::btree_set<Incarnation> succeeded_;  // also of those that have left since
   // How many of them say which number of nodes of the round: that of one may be a lie.
   absl::btree_map<int, int> succeeded_by_size_;
-  absl::btree_set<Incarnation> newcomers_;
+  absl::btree_set<Incarnation> newcomers_;  // that waited for the round
   std::optional<JobOutcome> outcome_;
   Begun put_off_;
   std::string over_;  // why the round cannot go on; empty: it can
