@@ -61,52 +61,56 @@ void AddSteps(const std::string& text, const JobHistory& job, Json& events) {
   }
 }
 
+// A round of a node, up to the next one or to its end.
+Json RoundSlice(int pid, const JobEvent& round, double end) {
+  Json slice = Slice(pid, kRoundLane, absl::StrCat("round ", round.entry.round), round.at, end);
+  slice["args"] = {{"restart_count", round.entry.restart_count},
+                   {"nodes", round.entry.shape.num_nodes},
+                   {"ranks", round.entry.shape.world_size},
+                   {"reason", round.entry.text}};
+  return slice;
+}
+
+Json MarkOf(int pid, const JobEvent& event) {
+  Json mark = {{"ph", "i"},         {"name", event.entry.what}, {"cat", "muster"}, {"pid", pid},
+               {"tid", kEventLane}, {"ts", Micros(event.at)},   {"s", "p"}};
+  mark["args"] = {
+      {"text", event.entry.what == status::kFailure ? FailureInWords(event) : event.entry.text}};
+  for (const status::StepOfRank& step : event.entry.steps) {
+    mark["args"][absl::StrCat("step of rank ", step.rank)] = step.step;
+  }
+  return mark;
+}
+
+void AddNode(const JobHistory& job, const NodeHistory& node, int pid, Json& events) {
+  events.push_back(
+      Name(pid, 0, "process_name",
+           absl::StrCat(node.node, ", ranks ", RankRange(node.first_rank, node.num_ranks))));
+  events.push_back(Name(pid, kTimeLane, "thread_name", "time"));
+  events.push_back(Name(pid, kRoundLane, "thread_name", "rounds"));
+  events.push_back(Name(pid, kEventLane, "thread_name", "events"));
+  for (const TimeSlice& slice : node.slices) {
+    events.push_back(
+        Slice(pid, kTimeLane, std::string(ToString(slice.spent)), slice.from, slice.to));
+  }
+  const JobEvent* round = nullptr;
+  for (const JobEvent& event : job.events) {
+    if (event.node != node.node) continue;
+    if (event.entry.what == status::kRound) {
+      if (round != nullptr) events.push_back(RoundSlice(pid, *round, event.at));
+      round = &event;
+    }
+    if (IsMark(event.entry)) events.push_back(MarkOf(pid, event));
+  }
+  if (round != nullptr) events.push_back(RoundSlice(pid, *round, node.ended));
+}
+
 }  // namespace
 
 std::string ReportTrace(const JobHistory& job, const std::vector<std::string>& steps) {
   Json events = Json::array();
   int pid = 0;
-  for (const NodeHistory& node : job.nodes) {
-    ++pid;
-    events.push_back(
-        Name(pid, 0, "process_name",
-             absl::StrCat(node.node, ", ranks ", RankRange(node.first_rank, node.num_ranks))));
-    events.push_back(Name(pid, kTimeLane, "thread_name", "time"));
-    events.push_back(Name(pid, kRoundLane, "thread_name", "rounds"));
-    events.push_back(Name(pid, kEventLane, "thread_name", "events"));
-    for (const TimeSlice& slice : node.slices) {
-      events.push_back(
-          Slice(pid, kTimeLane, std::string(ToString(slice.spent)), slice.from, slice.to));
-    }
-    const JobEvent* round = nullptr;
-    const auto end_round = [&](double at) {
-      if (round == nullptr) return;
-      Json slice =
-          Slice(pid, kRoundLane, absl::StrCat("round ", round->entry.round), round->at, at);
-      slice["args"] = {{"restart_count", round->entry.restart_count},
-                       {"nodes", round->entry.shape.num_nodes},
-                       {"ranks", round->entry.shape.world_size},
-                       {"reason", round->entry.text}};
-      events.push_back(std::move(slice));
-    };
-    for (const JobEvent& event : job.events) {
-      if (event.node != node.node) continue;
-      if (event.entry.what == status::kRound) {
-        end_round(event.at);
-        round = &event;
-      }
-      if (!IsMark(event.entry)) continue;
-      Json mark = {{"ph", "i"},         {"name", event.entry.what}, {"cat", "muster"}, {"pid", pid},
-                   {"tid", kEventLane}, {"ts", Micros(event.at)},   {"s", "p"}};
-      mark["args"] = {{"text", event.entry.what == status::kFailure ? FailureInWords(event)
-                                                                    : event.entry.text}};
-      for (const status::StepOfRank& step : event.entry.steps) {
-        mark["args"][absl::StrCat("step of rank ", step.rank)] = step.step;
-      }
-      events.push_back(std::move(mark));
-    }
-    end_round(node.ended);
-  }
+  for (const NodeHistory& node : job.nodes) AddNode(job, node, ++pid, events);
   for (const std::string& rank : steps) AddSteps(rank, job, events);
   const Json trace = {
       {"displayTimeUnit", "ms"},
