@@ -113,52 +113,67 @@ absl::Status CheckOrderOfWeights(const Schedule& schedule, Places& places) {
 
 // --- S3 and S4 ----------------------------------------------------------------------------------
 
+// Handovers by (from, to), in the order of each side.
+using Way = std::pair<int, int>;
+struct Transfers {
+  std::map<Way, std::vector<Handover>> sent;
+  std::map<Way, std::vector<Handover>> received;
+};
+
+// Adds the transfers of one rank, each of which has its place among the passes.
+absl::Status AddTransfers(const Schedule& schedule, const LoweredSchedule& lowered, int rank,
+                          Transfers& transfers) {
+  std::set<Handover> is_there;
+  for (const ScheduleStep& step : lowered[rank]) {
+    if (const auto* send = std::get_if<SendStep>(&step)) {
+      transfers.sent[{rank, send->to}].push_back(send->what);
+      if (is_there.contains(send->what)) continue;
+      return Broken("rank ", rank, ": ", ToString(step), " comes before the pass that makes it");
+    }
+    if (const auto* receive = std::get_if<ReceiveStep>(&step)) {
+      transfers.received[{receive->from, rank}].push_back(receive->what);
+      is_there.insert(receive->what);
+      continue;
+    }
+    const auto& pass = std::get<StagePass>(step);
+    const PassLinks links = LinksOf(pass, schedule.num_stages());
+    if (links.makes) is_there.insert(links.made);
+    const int from = links.needs ? schedule.rank_of_stage[links.needed.stage] : rank;
+    if (from == rank || is_there.contains(links.needed)) continue;
+    return Broken("rank ", rank, ": ", ToString(pass),
+                  " does not wait for what it computes from; put ",
+                  ToString(ScheduleStep(ReceiveStep{links.needed, from})), " before it");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameOrder(Way way, const std::vector<Handover>& of_sender,
+                            const std::vector<Handover>& of_receiver) {
+  for (size_t k = 0; k < std::max(of_sender.size(), of_receiver.size()); ++k) {
+    const bool both = k < of_sender.size() && k < of_receiver.size();
+    if (both && of_sender[k] == of_receiver[k]) continue;
+    const auto text = [&](const std::vector<Handover>& side, bool sends) {
+      if (k >= side.size()) return std::string("nothing");
+      return sends ? ToString(ScheduleStep(SendStep{side[k], way.second}))
+                   : ToString(ScheduleStep(ReceiveStep{side[k], way.first}));
+    };
+    return Broken("transfer ", k, " from rank ", way.first, " to rank ", way.second, " is ",
+                  text(of_sender, true), " on one side and ", text(of_receiver, false),
+                  " on the other; both sides need one order");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTransfers(const Schedule& schedule, const LoweredSchedule& lowered) {
-  // Handovers by (from, to), in the order of each side.
-  std::map<std::pair<int, int>, std::vector<Handover>> sent;
-  std::map<std::pair<int, int>, std::vector<Handover>> received;
+  Transfers transfers;
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
-    std::set<Handover> is_there;
-    for (const ScheduleStep& step : lowered[rank]) {
-      if (const auto* send = std::get_if<SendStep>(&step)) {
-        sent[{rank, send->to}].push_back(send->what);
-        if (is_there.contains(send->what)) continue;
-        return Broken("rank ", rank, ": ", ToString(step), " comes before the pass that makes it");
-      }
-      if (const auto* receive = std::get_if<ReceiveStep>(&step)) {
-        received[{receive->from, rank}].push_back(receive->what);
-        is_there.insert(receive->what);
-        continue;
-      }
-      const auto& pass = std::get<StagePass>(step);
-      const PassLinks links = LinksOf(pass, schedule.num_stages());
-      if (links.makes) is_there.insert(links.made);
-      const int from = links.needs ? schedule.rank_of_stage[links.needed.stage] : rank;
-      if (from == rank || is_there.contains(links.needed)) continue;
-      return Broken("rank ", rank, ": ", ToString(pass),
-                    " does not wait for what it computes from; put ",
-                    ToString(ScheduleStep(ReceiveStep{links.needed, from})), " before it");
-    }
+    MUSTER_RETURN_IF_ERROR(AddTransfers(schedule, lowered, rank, transfers));
   }
-  for (const auto& entry : sent) {
-    const std::pair<int, int> way = entry.first;
-    const std::vector<Handover>& of_sender = entry.second;
-    const std::vector<Handover>& of_receiver = received[way];
-    for (size_t k = 0; k < std::max(of_sender.size(), of_receiver.size()); ++k) {
-      const bool both = k < of_sender.size() && k < of_receiver.size();
-      if (both && of_sender[k] == of_receiver[k]) continue;
-      const auto text = [&](const std::vector<Handover>& side, bool sends) {
-        if (k >= side.size()) return std::string("nothing");
-        return sends ? ToString(ScheduleStep(SendStep{side[k], way.second}))
-                     : ToString(ScheduleStep(ReceiveStep{side[k], way.first}));
-      };
-      return Broken("transfer ", k, " from rank ", way.first, " to rank ", way.second, " is ",
-                    text(of_sender, true), " on one side and ", text(of_receiver, false),
-                    " on the other; both sides need one order");
-    }
+  for (const auto& [way, of_sender] : transfers.sent) {
+    MUSTER_RETURN_IF_ERROR(CheckSameOrder(way, of_sender, transfers.received[way]));
   }
-  for (const auto& [way, of_receiver] : received) {
-    if (sent.contains(way)) continue;
+  for (const auto& [way, of_receiver] : transfers.received) {
+    if (transfers.sent.contains(way)) continue;
     return Broken("rank ", way.second, ": ",
                   ToString(ScheduleStep(ReceiveStep{of_receiver.front(), way.first})),
                   " waits for what is never sent");
