@@ -8,6 +8,7 @@
 #include "worker_runtime/engine/cut_model.h"
 #include "worker_runtime/engine/engine_state.h"
 #include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/plan/field_checks.h"
 #include "worker_runtime/plan/schedules/generators.h"
 #include "worker_runtime/plan/stage_order.h"
 
@@ -59,10 +60,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
                                                             const StageSample& sample,
                                                             EngineOptions options) {
   if (plan::StagesPerRank(plan) > 1 && cut.stages() > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "plan: schedule ", plan::NameOfSchedule(plan.schedule), " has ", plan::StagesPerRank(plan),
-        " stages per rank, and a program that calls its stages itself has one; give Engine::Create "
-        "a model in units, as Gpt::Units, or take 1f1b, gpipe or zb-h1"));
+    return plan::PlanError(
+        "schedule",
+        absl::StrCat(" ", plan::NameOfSchedule(plan.schedule), " has ", plan::StagesPerRank(plan),
+                     " stages per rank, and a program that calls its stages itself has one; give "
+                     "Engine::Create a model in units, as Gpt::Units, or take 1f1b, gpipe or "
+                     "zb-h1"));
   }
   const plan::Mesh mesh = {.stages = cut.stages(),
                            .replicas = std::max(1, world.size() / std::max(1, cut.stages()))};

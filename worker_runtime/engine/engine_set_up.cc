@@ -9,6 +9,7 @@
 #include "worker_runtime/engine/boundary.h"
 #include "worker_runtime/engine/cut_model.h"
 #include "worker_runtime/engine/meta_run.h"
+#include "worker_runtime/plan/field_checks.h"
 #include "worker_runtime/plan/prove_program.h"
 #include "worker_runtime/plan/stage_order.h"
 
@@ -45,10 +46,11 @@ absl::Status CheckSupported(const Plan& plan, const ParameterStore& store, const
   const DType wide = plan::TypesOf(Plan(), types.parameters).gradients;
   const bool may_round = wide == DType::kF32 && SizeOf(types.reduced) < SizeOf(wide);
   if (types.reduced != wide && !may_round) {
-    return absl::UnimplementedError(absl::StrCat(
-        "plan: reduce_dtype is ", ToString(types.reduced), " over gradients in ", ToString(wide),
-        ": this version reduces f32 in f32, bf16 or f16, and others as "
-        "they are"));
+    return plan::PlanError(
+        "reduce_dtype",
+        absl::StrCat(" is ", ToString(types.reduced), " over gradients in ", ToString(wide),
+                     ": this version reduces f32 in f32, bf16 or f16, and others as they are"),
+        absl::StatusCode::kUnimplemented);
   }
   if (types != plan::StateTypes{types.parameters, types.frozen, wide, wide, wide, types.reduced}) {
     return absl::UnimplementedError(
@@ -80,9 +82,10 @@ absl::Status CheckLiveLimit(const Plan& plan, const plan::BlockLayout& layout) {
   for (size_t u = 0; u < layout.units.size(); ++u) {
     const int64_t elements = layout.units[u].num_elements() + layout.frozen_units[u].num_elements();
     if (elements <= plan.gathering.max_live_elements) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("plan: gathering.max_live_elements is ", plan.gathering.max_live_elements,
-                     ", and the largest unit alone has ", elements, " elements"));
+    return plan::PlanError(
+        "gathering.max_live_elements",
+        absl::StrCat(" is ", plan.gathering.max_live_elements, ", and the largest unit alone has ",
+                     elements, " elements"));
   }
   return absl::OkStatus();
 }
@@ -92,9 +95,10 @@ absl::Status CheckStages(const Plan& plan, const PipelineCut& cut, int world_siz
   MUSTER_ASSIGN_OR_RETURN(const int places, NumStages(plan, world_size));
   const int stages = plan::StagesOver(plan, places);
   if (stages == cut.stages()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("plan: stages is ", stages, ", and the model is cut into ", cut.stages(),
-                   "; give Engine::Create a model in units, as Gpt::Units, and it cuts it"));
+  return plan::PlanError(
+      "stages", absl::StrCat(" is ", stages, ", and the model is cut into ", cut.stages(),
+                             "; give Engine::Create a model in units, as Gpt::Units, and it cuts "
+                             "it"));
 }
 
 absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int places,

@@ -11,8 +11,8 @@
 
 namespace muster::plan {
 
-absl::Status PlanError(absl::string_view field, absl::string_view rest) {
-  return WithBeginning("plan: ", FieldError(field, rest));
+absl::Status PlanError(absl::string_view field, absl::string_view rest, absl::StatusCode code) {
+  return WithBeginning("plan: ", FieldError(field, rest, code));
 }
 
 absl::Status Bad(absl::string_view field, absl::string_view value, absl::string_view expected) {

@@ -11,7 +11,8 @@
 namespace muster::plan {
 
 // A FieldError (proto/base/field_error.h): "plan: <field><rest>"
-absl::Status PlanError(absl::string_view field, absl::string_view rest);
+absl::Status PlanError(absl::string_view field, absl::string_view rest,
+                       absl::StatusCode code = absl::StatusCode::kInvalidArgument);
 
 // "plan: <field> must be <expected>, not <value>"
 absl::Status Bad(absl::string_view field, absl::string_view value, absl::string_view expected);

@@ -141,10 +141,10 @@ absl::Status NoParameterError(const Plan& plan, size_t group,
   std::vector<std::string> names;
   for (const ParameterInfo& parameter : parameters) names.push_back(parameter.name);
   const std::string& pattern = plan.groups[group].parameters;
-  return absl::InvalidArgumentError(
-      absl::StrCat("plan: ", NameOfGroup(group), ".parameters '", pattern,
-                   "' fits no parameter of the model; expected a name such as ", names.front(),
-                   ", with * for any letters", DidYouMean(pattern, names)));
+  return PlanError(
+      absl::StrCat(NameOfGroup(group), ".parameters"),
+      absl::StrCat(" '", pattern, "' fits no parameter of the model; expected a name such as ",
+                   names.front(), ", with * for any letters", DidYouMean(pattern, names)));
 }
 
 }  // namespace

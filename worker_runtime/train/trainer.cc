@@ -125,7 +125,7 @@ bool Trainer::needs_others() const {
 }
 
 absl::Status Trainer::SetUp() {
-  MUSTER_RETURN_IF_ERROR(CheckAlone());
+  MUSTER_RETURN_IF_ERROR(InWordsOf(options_, CheckAlone()));
   MUSTER_ASSIGN_OR_RETURN(world_, MakeWorld());
   options_.backend = world_->backend();
   MUSTER_RETURN_IF_ERROR(InWordsOf(options_, BuildTogether()));
