@@ -37,6 +37,92 @@ class MetaBinding {
   TensorPool pool_;
 };
 
+// The passes of one stage without numbers, and which units and parameters they use.
+class StageRecording {
+ public:
+  // `store` is free.
+  StageRecording(ParameterStore& store, const Plan& plan, const PipelineCut& cut, int stage,
+                 const Device& meta)
+      : store_(store),
+        plan_(plan),
+        cut_(cut),
+        stage_(stage),
+        binding_(store, plan, meta),
+        boundary_(meta),
+        pool_(meta),
+        tape_(pool_) {
+    tape_.set_recompute(plan.recompute);
+    for (const auto& parameter : store.parameters()) {
+      if (parameter->frozen()) trace_.gradients.push_back(parameter->index());  // never waited for
+    }
+    store.OnUse([this](Parameter& parameter) { NoteUse(parameter); });
+    tape_.OnGradientReady(
+        [this](Parameter& parameter) { trace_.gradients.push_back(parameter.index()); });
+  }
+  StageRecording(const StageRecording&) = delete;
+  StageRecording& operator=(const StageRecording&) = delete;
+
+  absl::StatusOr<plan::UseTrace> Run(StageRun run) {
+    const std::vector<Activation> received =
+        Watch(tape_, Allocate(boundary_, store_.dtype(), cut_.received[stage_]));
+    MUSTER_ASSIGN_OR_RETURN(const StageOutput output, run(tape_, received));
+    MUSTER_RETURN_IF_ERROR(tape_.status());
+    trace_.kept_bytes = static_cast<int64_t>(pool_.usage().bytes_in_use);
+    const bool splits = plan::SplitsBackward(plan_);
+    MUSTER_RETURN_IF_ERROR(RunBackward(output, splits));
+    TakeGradients(tape_, received);  // what is handed back is counted where it is sent
+    if (splits) {
+      trace_.weights_bytes = static_cast<int64_t>(pool_.usage().bytes_in_use);
+      uses_ = &trace_.weights;
+      tape_.BackwardWeights();
+    }
+    MUSTER_RETURN_IF_ERROR(tape_.status());
+    // Micro-batches after the first find the blocks of the one before.
+    const auto reserved = static_cast<int64_t>(pool_.usage().bytes_reserved);
+    trace_.peak_bytes = std::max(reserved, trace_.kept_bytes);
+    return std::move(trace_);
+  }
+
+ private:
+  void NoteUse(const Parameter& parameter) {
+    if (uses_->empty() || uses_->back() != parameter.unit()) uses_->push_back(parameter.unit());
+    if (uses_ != &trace_.backward || parameter.frozen()) return;
+    std::vector<plan::BackwardUse>& all = trace_.backward_uses;
+    if (!all.empty() && all.back().parameter == parameter.index()) return;
+    all.push_back(
+        {.parameter = parameter.index(), .finished = static_cast<int>(trace_.gradients.size())});
+  }
+
+  absl::Status RunBackward(const StageOutput& output, bool splits) {
+    uses_ = &trace_.backward;
+    if (stage_ + 1 == cut_.stages()) {
+      trace_.num_tokens = output.loss.num_tokens;
+      // Where there is a loss scale, the first gradient is no longer known to be 1.
+      const double scale = plan_.loss_scaling.kind != LossScaling::Kind::kNone ? 2 : 1;
+      const Activation& loss = output.loss.output;
+      splits ? tape_.BackwardInputs(loss, scale) : tape_.Backward(loss, scale);
+      return absl::OkStatus();
+    }
+    const std::vector<Shape>& shapes = cut_.received[stage_ + 1];
+    MUSTER_RETURN_IF_ERROR(CheckPassedOn(output.passed_on, shapes, store_.dtype(), stage_));
+    std::vector<Tape::Seed> seeds =
+        SeedsOf(output.passed_on, Allocate(boundary_, store_.dtype(), shapes));
+    splits ? tape_.BackwardInputs(absl::MakeSpan(seeds)) : tape_.Backward(absl::MakeSpan(seeds));
+    return absl::OkStatus();
+  }
+
+  ParameterStore& store_;
+  const Plan& plan_;
+  const PipelineCut& cut_;
+  const int stage_;
+  plan::UseTrace trace_;
+  std::vector<int>* uses_ = &trace_.forward;
+  const MetaBinding binding_;
+  TensorPool boundary_;  // what is received and handed back is not the tape's
+  TensorPool pool_;
+  Tape tape_;
+};
+
 }  // namespace
 
 const Device& MetaDevice(bool on_gpus, CudaAttention attention, SumMode mode) {
@@ -93,56 +179,7 @@ absl::StatusOr<plan::UseTrace> RecordStageUse(ParameterStore& store, const Plan&
                                               const PipelineCut& cut, int stage, StageRun run,
                                               const Device& meta) {
   MUSTER_RETURN_IF_ERROR(CheckIsFree(store));
-  const MetaBinding binding(store, plan, meta);
-  TensorPool boundary(meta);  // what is received and handed back is not the tape's
-  TensorPool pool(meta);
-  Tape tape(pool);
-  tape.set_recompute(plan.recompute);
-  plan::UseTrace trace;
-  std::vector<int>* uses = &trace.forward;
-  store.OnUse([&](Parameter& parameter) {
-    if (uses->empty() || uses->back() != parameter.unit()) uses->push_back(parameter.unit());
-    if (uses != &trace.backward || parameter.frozen()) return;
-    std::vector<plan::BackwardUse>& all = trace.backward_uses;
-    if (!all.empty() && all.back().parameter == parameter.index()) return;
-    all.push_back(
-        {.parameter = parameter.index(), .finished = static_cast<int>(trace.gradients.size())});
-  });
-  for (const auto& parameter : store.parameters()) {
-    if (parameter->frozen()) trace.gradients.push_back(parameter->index());  // nothing to wait for
-  }
-  tape.OnGradientReady([&](Parameter& parameter) { trace.gradients.push_back(parameter.index()); });
-  const auto reserved = [&] { return static_cast<int64_t>(pool.usage().bytes_reserved); };
-  const std::vector<Activation> received =
-      Watch(tape, Allocate(boundary, store.dtype(), cut.received[stage]));
-  MUSTER_ASSIGN_OR_RETURN(const StageOutput output, run(tape, received));
-  MUSTER_RETURN_IF_ERROR(tape.status());
-  trace.kept_bytes = static_cast<int64_t>(pool.usage().bytes_in_use);
-  uses = &trace.backward;
-  const bool splits = plan::SplitsBackward(plan);
-  if (stage + 1 == cut.stages()) {
-    trace.num_tokens = output.loss.num_tokens;
-    // Where there is a loss scale, the first gradient is no longer known to be 1.
-    const double scale = plan.loss_scaling.kind != LossScaling::Kind::kNone ? 2 : 1;
-    const Activation& loss = output.loss.output;
-    splits ? tape.BackwardInputs(loss, scale) : tape.Backward(loss, scale);
-  } else {
-    const std::vector<Shape>& shapes = cut.received[stage + 1];
-    MUSTER_RETURN_IF_ERROR(CheckPassedOn(output.passed_on, shapes, store.dtype(), stage));
-    std::vector<Tape::Seed> seeds =
-        SeedsOf(output.passed_on, Allocate(boundary, store.dtype(), shapes));
-    splits ? tape.BackwardInputs(absl::MakeSpan(seeds)) : tape.Backward(absl::MakeSpan(seeds));
-  }
-  TakeGradients(tape, received);  // what is handed back is counted where it is sent
-  if (splits) {
-    trace.weights_bytes = static_cast<int64_t>(pool.usage().bytes_in_use);
-    uses = &trace.weights;
-    tape.BackwardWeights();
-  }
-  MUSTER_RETURN_IF_ERROR(tape.status());
-  // Micro-batches after the first find the blocks of the one before.
-  trace.peak_bytes = std::max(reserved(), trace.kept_bytes);
-  return trace;
+  return StageRecording(store, plan, cut, stage, meta).Run(run);
 }
 
 absl::Span<const int32_t> SizesOf(int64_t num_tokens) {
