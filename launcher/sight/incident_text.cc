@@ -120,10 +120,47 @@ void AddStacks(const Json& json, const char* key, const char* what, std::string&
   }
 }
 
-std::string ExplainHang(const Json& json) {
-  const Json& verdict = Part(json, "verdict");
+void AddRanksOfVerdict(const Json& verdict, std::string& out) {
   const std::vector<int> culprits = Ranks(verdict, "culprits");
   const std::vector<int> waiting = Ranks(verdict, "waiting");
+  if (!culprits.empty()) {
+    AddParagraph(
+        absl::StrCat(
+            "At fault: ", RanksInWords(culprits), ".",
+            waiting.empty() ? "" : absl::StrCat(" Waiting for it: ", RanksInWords(waiting), ".")),
+        out);
+  } else if (!waiting.empty()) {
+    AddParagraph(absl::StrCat("No rank at fault is known; waiting: ", RanksInWords(waiting), "."),
+                 out);
+  }
+}
+
+// `after_ms` has the milliseconds since the silence was detected, by what came then.
+void AddTimeline(const Json& after_ms, std::string& out) {
+  std::string times;
+  for (const auto& [what, after] : after_ms.items()) {
+    if (!after.is_number()) continue;
+    absl::StrAppend(&times, times.empty() ? "" : ", ", absl::StrReplaceAll(what, {{"_", " "}}), " ",
+                    absl::StrFormat("%.1f s", after.get<double>() / 1000));
+  }
+  if (!times.empty()) {
+    AddParagraph(absl::StrCat("Times since the silence was detected: ", times, "."), out);
+  }
+}
+
+void AddEachRank(const Json& all, std::string& out) {
+  std::vector<Json> ranks;
+  if (all.is_array()) ranks = all.get<std::vector<Json>>();
+  for (size_t i = 0; i < std::min(ranks.size(), kRanksShown); ++i) {
+    AddParagraph(RankInWords(ranks[i]), out);
+  }
+  if (ranks.size() > kRanksShown) {
+    AddParagraph(absl::StrCat(ranks.size() - kRanksShown, " more ranks are in the file."), out);
+  }
+}
+
+std::string ExplainHang(const Json& json) {
+  const Json& verdict = Part(json, "verdict");
   std::string out;
   AddParagraph(
       absl::StrCat("Job ", Text(json, "run_id"), " hung in ", WhereItWas(json), ". Decided at ",
@@ -135,34 +172,10 @@ std::string ExplainHang(const Json& json) {
   if (const std::string cause = Text(verdict, "cause_in_words"); !cause.empty()) {
     AddParagraph(absl::StrCat("The cause: ", Sentence(cause)), out);
   }
-  if (!culprits.empty()) {
-    AddParagraph(
-        absl::StrCat(
-            "At fault: ", RanksInWords(culprits), ".",
-            waiting.empty() ? "" : absl::StrCat(" Waiting for it: ", RanksInWords(waiting), ".")),
-        out);
-  } else if (!waiting.empty()) {
-    AddParagraph(absl::StrCat("No rank at fault is known; waiting: ", RanksInWords(waiting), "."),
-                 out);
-  }
+  AddRanksOfVerdict(verdict, out);
   AddParagraph(absl::StrCat("What followed: ", Sentence(Text(json, "action"))), out);
-  std::string times;
-  for (const auto& [what, after] : Part(json, "timeline_ms").items()) {
-    if (!after.is_number()) continue;
-    absl::StrAppend(&times, times.empty() ? "" : ", ", absl::StrReplaceAll(what, {{"_", " "}}), " ",
-                    absl::StrFormat("%.1f s", after.get<double>() / 1000));
-  }
-  if (!times.empty()) {
-    AddParagraph(absl::StrCat("Times since the silence was detected: ", times, "."), out);
-  }
-  std::vector<Json> ranks;
-  if (const Json& all = Part(json, "ranks"); all.is_array()) ranks = all.get<std::vector<Json>>();
-  for (size_t i = 0; i < std::min(ranks.size(), kRanksShown); ++i) {
-    AddParagraph(RankInWords(ranks[i]), out);
-  }
-  if (ranks.size() > kRanksShown) {
-    AddParagraph(absl::StrCat(ranks.size() - kRanksShown, " more ranks are in the file."), out);
-  }
+  AddTimeline(Part(json, "timeline_ms"), out);
+  AddEachRank(Part(json, "ranks"), out);
   AddStacks(json, "python_stacks", "Python", out);
   AddStacks(json, "stacks", "Native stack", out);
   return out;
