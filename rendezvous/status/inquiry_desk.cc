@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster::status {
@@ -19,6 +20,33 @@ absl::Status NoSuchRank(int rank, const std::vector<InquiredNode>& nodes) {
                                           world_size == 1 ? " rank" : " ranks"));
 }
 
+// The nodes that the inquiry is about, of `nodes` of its job; an error if there are none.
+absl::StatusOr<std::vector<InquiredNode>> NodesOf(const Inquiry& inquiry,
+                                                  std::vector<InquiredNode> nodes) {
+  if (inquiry.rank.has_value()) {
+    const int rank = *inquiry.rank;
+    const auto holder = std::find_if(nodes.begin(), nodes.end(), [rank](const InquiredNode& node) {
+      return rank >= node.first_rank && rank < node.first_rank + node.num_ranks;
+    });
+    if (holder == nodes.end()) return NoSuchRank(rank, nodes);
+    return std::vector<InquiredNode>{*holder};
+  }
+  if (nodes.empty()) {
+    return absl::NotFoundError("no workers run now: the job waits for its next round");
+  }
+  return nodes;
+}
+
+// What is said of a node as long as its agent has not answered.
+InquiryPart PartWithoutAnswer(const InquiredNode& node, InquiryKind kind) {
+  InquiryPart part{.node = node.name, .first_rank = node.first_rank, .num_ranks = node.num_ranks};
+  part.status = node.why_not.empty()
+                    ? absl::DeadlineExceededError(absl::StrCat("its agent has not answered within ",
+                                                               absl::FormatDuration(TimeFor(kind))))
+                    : absl::UnavailableError(node.why_not);
+  return part;
+}
+
 }  // namespace
 
 InquiryDesk::Orders InquiryDesk::OnInquiry(const AgentKey& from, Inquiry inquiry, const JobKey& job,
@@ -26,17 +54,8 @@ InquiryDesk::Orders InquiryDesk::OnInquiry(const AgentKey& from, Inquiry inquiry
   const auto refuse = [&](absl::Status why) {
     return Orders{TellAsker{from, {.id = inquiry.id, .status = std::move(why)}}};
   };
-  if (inquiry.rank.has_value()) {
-    const int rank = *inquiry.rank;
-    const auto holder = std::find_if(nodes.begin(), nodes.end(), [rank](const InquiredNode& node) {
-      return rank >= node.first_rank && rank < node.first_rank + node.num_ranks;
-    });
-    if (holder == nodes.end()) return refuse(NoSuchRank(rank, nodes));
-    nodes = {*holder};
-  }
-  if (nodes.empty()) {
-    return refuse(absl::NotFoundError("no workers run now: the job waits for its next round"));
-  }
+  const absl::StatusOr<std::vector<InquiredNode>> asked = NodesOf(inquiry, std::move(nodes));
+  if (!asked.ok()) return refuse(asked.status());
   const auto of_job = std::count_if(open_.begin(), open_.end(),
                                     [&](const auto& entry) { return entry.second.job == job; });
   if (static_cast<size_t>(of_job) >= kInquiriesPerJobMax) {
@@ -45,22 +64,17 @@ InquiryDesk::Orders InquiryDesk::OnInquiry(const AgentKey& from, Inquiry inquiry
   }
   const uint64_t id = next_id_++;
   Open open{.asker = from, .job = job, .deadline = now + TimeFor(inquiry.kind)};
-  open.bytes_max = std::min(inquiry.bytes_max, BytesForEach(nodes.size()));
+  open.bytes_max = std::min(inquiry.bytes_max, BytesForEach(asked->size()));
   open.answer.id = inquiry.id;
   inquiry.id = id;
   inquiry.bytes_max = open.bytes_max;
   Orders orders;
-  for (const InquiredNode& node : nodes) {
-    InquiryPart part{.node = node.name, .first_rank = node.first_rank, .num_ranks = node.num_ranks};
+  for (const InquiredNode& node : *asked) {
     if (node.why_not.empty()) {
       open.awaited[node.agent] = open.answer.parts.size();
       orders.push_back(AskMember{{job, node.agent}, inquiry});
-      part.status = absl::DeadlineExceededError(absl::StrCat(
-          "its agent has not answered within ", absl::FormatDuration(TimeFor(inquiry.kind))));
-    } else {
-      part.status = absl::UnavailableError(node.why_not);
     }
-    open.answer.parts.push_back(std::move(part));
+    open.answer.parts.push_back(PartWithoutAnswer(node, inquiry.kind));
   }
   const auto opened = open_.emplace(id, std::move(open)).first;
   deadlines_.insert({opened->second.deadline, id});
