@@ -157,6 +157,22 @@ absl::Status TakePlace(const CommandLine& line, bool has_hosts, std::vector<std:
   return absl::OkStatus();
 }
 
+bool ChoosesWorkers(const CommandLine& line) {
+  for (const char* choice : {"hostfile", "include", "exclude", "num_nodes", "num_gpus"}) {
+    if (line.Find(choice) != nullptr) return true;
+  }
+  return false;
+}
+
+void AppendLogLevel(const CommandLine& line, std::vector<std::string>& args) {
+  const Given* level = line.Find("log_level");
+  if (line.IsOn("quiet") || (level != nullptr && level->text() == "critical")) {
+    args.push_back("--log_level=error");
+  } else if (level != nullptr) {
+    args.push_back("--log_level=" + level->text());
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
@@ -167,11 +183,7 @@ absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
   if (!out.print.empty()) return out;
   MUSTER_RETURN_IF_ERROR(RefuseOptions(line, kRows));
   MUSTER_RETURN_IF_ERROR(CheckLauncher(line));
-  bool are_workers_chosen = has_usual_host_file;
   AppendRunOptions(line, kRows, out.args);
-  for (const char* choice : {"hostfile", "include", "exclude", "num_nodes", "num_gpus"}) {
-    are_workers_chosen = are_workers_chosen || line.Find(choice) != nullptr;
-  }
   const bool has_hosts = has_usual_host_file || line.Find("hostfile") != nullptr;
   if (line.IsOn("force_multi") && !has_hosts) {
     return absl::InvalidArgumentError(
@@ -184,19 +196,14 @@ absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
   MUSTER_RETURN_IF_ERROR(TakeElasticNodes(line, has_hosts, out.args));
   MUSTER_RETURN_IF_ERROR(TakeEnvironment(line, out.environment));
   // A worker for each GPU that is seen.
-  if (!are_workers_chosen) out.args.push_back("--include=localhost");
+  if (!has_usual_host_file && !ChoosesWorkers(line)) out.args.push_back("--include=localhost");
   if (const Given* logs = line.Find("enable_each_rank_log"); logs && logs->text() != "None") {
     out.args.insert(out.args.end(), {"--log_dir=" + logs->text(), "--redirects=3"});
   }
   if (line.IsOn("bind_cores_to_rank")) {
     out.args.insert(out.args.end(), {"--numa_binding=exclusive", "--omp_threads=auto"});
   }
-  const Given* level = line.Find("log_level");
-  if (line.IsOn("quiet") || (level != nullptr && level->text() == "critical")) {
-    out.args.push_back("--log_level=error");
-  } else if (level != nullptr) {
-    out.args.push_back("--log_level=" + level->text());
-  }
+  AppendLogLevel(line, out.args);
   out.saves_pid = line.IsOn("save_pid");
   if (line.script.empty()) {
     return absl::InvalidArgumentError(
