@@ -58,6 +58,26 @@ std::string InWords(const BestRates& best, double least) {
                       " with any other node");
 }
 
+// The rates between nodes of the job.
+std::vector<Rate> KnownRates(const std::vector<Rate>& rates, int num_nodes) {
+  std::vector<Rate> known;
+  absl::c_copy_if(rates, std::back_inserter(known), [&](const Rate& rate) {
+    return rate.from >= 0 && rate.from < num_nodes && rate.to >= 0 && rate.to < num_nodes;
+  });
+  return known;
+}
+
+// What is found where no pair has a connection; `pair` is one of them.
+Finding NobodyConnects(const std::vector<std::string>& names, const Rate& pair) {
+  return {.severity = Severity::kWarning,
+          .check = kCheck,
+          .text = absl::StrCat(names[pair.from], " and ", names[pair.to],
+                               " have no connection, nor has any other pair that was tried"),
+          .advice =
+              "run the doctor on each node (srun --ntasks-per-node=1), or look at the "
+              "firewalls between them"};
+}
+
 }  // namespace
 
 // Source: the circle method for tournaments: the last of an even number stays in its place, and the
@@ -100,19 +120,10 @@ std::vector<Rate> DecodeRates(const std::string& text) {
 
 std::vector<Finding> JudgeRates(const std::vector<std::string>& names,
                                 const std::vector<Rate>& rates) {
-  std::vector<Rate> known;
-  const int num_nodes = static_cast<int>(names.size());
-  absl::c_copy_if(rates, std::back_inserter(known), [&](const Rate& rate) {
-    return rate.from >= 0 && rate.from < num_nodes && rate.to >= 0 && rate.to < num_nodes;
-  });
+  const std::vector<Rate> known = KnownRates(rates, static_cast<int>(names.size()));
   const auto is_down = [](const Rate& rate) { return rate.bytes_per_second <= 0; };
   if (!known.empty() && absl::c_all_of(known, is_down)) {
-    return {{.severity = Severity::kWarning,
-             .check = kCheck,
-             .text = absl::StrCat(names[known.front().from], " and ", names[known.front().to],
-                                  " have no connection, nor has any other pair that was tried"),
-             .advice = "run the doctor on each node (srun --ntasks-per-node=1), or look at the "
-                       "firewalls between them"}};
+    return {NobodyConnects(names, known.front())};
   }
   const double usual = MedianOf(known);
   const double least = std::max(usual / 2, 1.0);
