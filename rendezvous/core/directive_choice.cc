@@ -1,5 +1,9 @@
 #include "rendezvous/core/directive_choice.h"
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "rendezvous/core/membership_policy.h"
 #include "rendezvous/core/network_split.h"
@@ -43,6 +47,35 @@ DirectiveBody RunOrFinish(const JobState& state, const NodeState& node) {
   return run;
 }
 
+// `apart` are the members that the node does not reach.
+Wait WaitApart(const JobState& state, const std::string& name,
+               const std::vector<Incarnation>& apart) {
+  std::vector<std::string> names;
+  for (const Incarnation member : apart) {
+    if (static_cast<int>(names.size()) == kMaxMissingNamed) break;
+    names.push_back(state.nodes.at(member).report.node.name);
+  }
+  return Wait{absl::StrCat(name, " and ", NamesInWords(names, static_cast<int>(apart.size())),
+                           " do not reach each other (--network=require); ", name, " is a spare")};
+}
+
+// What a node waits for while a place is free; none if the round does not grow.
+std::optional<Wait> WaitForGrowth(const JobState& state, const std::string& name, MonoTime now) {
+  if (state.settings->scale_up == ScaleUp::kNever) {
+    return Wait{absl::StrCat(
+        name, " is a spare: with --scale_up=never no running round ends for a node that comes")};
+  }
+  if (state.settings->scale_up == ScaleUp::kCheckpoint) {
+    return Wait{absl::StrCat("a place is free; the running round ends for ", name,
+                             " after the next checkpoint that its program commits "
+                             "(--scale_up=checkpoint)")};
+  }
+  const std::optional<MonoTime> growth = GrowthTime(state);
+  if (!growth) return std::nullopt;
+  return Wait{absl::StrCat("a place is free; the running round ends for ", name, " in ",
+                           InWords(*growth - now))};
+}
+
 Wait WaitWhileRunning(const JobState& state, const NodeState& node, MonoTime now) {
   if (!state.succeeded.empty()) return Wait{"the job is finishing; no node joins any more"};
   const std::string& name = node.report.node.name;
@@ -60,29 +93,10 @@ Wait WaitWhileRunning(const JobState& state, const NodeState& node, MonoTime now
     }
   }
   if (const std::vector<Incarnation> apart = MembersApartFrom(state, node); !apart.empty()) {
-    std::vector<std::string> names;
-    for (const Incarnation member : apart) {
-      if (static_cast<int>(names.size()) == kMaxMissingNamed) break;
-      names.push_back(state.nodes.at(member).report.node.name);
-    }
-    return Wait{absl::StrCat(name, " and ", NamesInWords(names, static_cast<int>(apart.size())),
-                             " do not reach each other (--network=require); ", name,
-                             " is a spare")};
+    return WaitApart(state, name, apart);
   }
   if (static_cast<int>(state.members.size()) < max_nodes) {
-    if (state.settings->scale_up == ScaleUp::kNever) {
-      return Wait{absl::StrCat(
-          name, " is a spare: with --scale_up=never no running round ends for a node that comes")};
-    }
-    if (state.settings->scale_up == ScaleUp::kCheckpoint) {
-      return Wait{absl::StrCat("a place is free; the running round ends for ", name,
-                               " after the next checkpoint that its program commits "
-                               "(--scale_up=checkpoint)")};
-    }
-    if (const std::optional<MonoTime> growth = GrowthTime(state)) {
-      return Wait{absl::StrCat("a place is free; the running round ends for ", name, " in ",
-                               InWords(*growth - now))};
-    }
+    if (const std::optional<Wait> wait = WaitForGrowth(state, name, now)) return *wait;
   }
   const std::string places = max_nodes == 1 ? std::string("the only place is taken")
                                             : absl::StrCat("all ", max_nodes, " places are taken");
