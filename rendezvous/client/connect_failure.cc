@@ -40,6 +40,26 @@ ConnectFailure Secret(const ConnectAttempt& attempt) {
   return {FailureKind::kSecret, std::string(status.message()), status};
 }
 
+std::string NoConnectionInWords(const ConnectAttempt& attempt, const std::string& message) {
+  if (attempt.was_accepted) {
+    return absl::StrCat("the connection to ", attempt.endpoint, " was lost");
+  }
+  if (ContainsAny(message, {"Connection refused"})) {
+    return absl::StrCat("connection refused by ", attempt.endpoint, " (", attempt.address,
+                        "): nothing listens there yet");
+  }
+  if (ContainsAny(message, {"Socket closed", "Connection reset"})) {
+    // A server that is just ending does this too, or a proxy whose server has not started: it is
+    // not fatal.
+    return absl::StrCat(
+        attempt.endpoint, " (", attempt.address,
+        ") closes the connection: the server is ending, or --tls or --auth differs (here, TLS is ",
+        OnOrOff(attempt), "), or another program has the port");
+  }
+  return absl::StrCat("cannot connect to ", attempt.endpoint, " (", attempt.address,
+                      "): ", message);
+}
+
 ConnectFailure ExplainUnavailable(const ConnectAttempt& attempt, const std::string& message) {
   if (attempt.tls == TlsMode::kLook && ContainsAny(message, {kCertificateOfAnother, "ALPN"})) {
     ConnectFailure failure{.kind = FailureKind::kNotMuster};
@@ -67,22 +87,7 @@ ConnectFailure ExplainUnavailable(const ConnectAttempt& attempt, const std::stri
     return NotMuster(attempt, "does not speak gRPC");
   }
   ConnectFailure failure;
-  if (attempt.was_accepted) {
-    failure.detail = absl::StrCat("the connection to ", attempt.endpoint, " was lost");
-  } else if (ContainsAny(message, {"Connection refused"})) {
-    failure.detail = absl::StrCat("connection refused by ", attempt.endpoint, " (", attempt.address,
-                                  "): nothing listens there yet");
-  } else if (ContainsAny(message, {"Socket closed", "Connection reset"})) {
-    // A server that is just ending does this too, or a proxy whose server has not started: it is
-    // not fatal.
-    failure.detail = absl::StrCat(
-        attempt.endpoint, " (", attempt.address,
-        ") closes the connection: the server is ending, or --tls or --auth differs (here, TLS is ",
-        OnOrOff(attempt), "), or another program has the port");
-  } else {
-    failure.detail =
-        absl::StrCat("cannot connect to ", attempt.endpoint, " (", attempt.address, "): ", message);
-  }
+  failure.detail = NoConnectionInWords(attempt, message);
   return failure;
 }
 
