@@ -98,6 +98,30 @@ struct Coming {
   size_t asked_for = 0;
 };
 
+// What the rank at `place` gets, by the rank that sends it.
+std::map<int, Coming> ComingTo(int place, const Schedule& schedule, const Transfers& transfers) {
+  std::map<int, Coming> coming;
+  for (int from = 0; from < schedule.num_ranks(); ++from) {
+    if (from != place && transfers.MayGo(from, place)) {
+      coming[from].in_order = transfers.Way(from, place);
+    }
+  }
+  return coming;
+}
+
+// What the pass makes goes to other ranks, or to a stage of the rank at `place` itself.
+void HandOn(const Schedule& schedule, const Transfers& transfers, int place, PassOfRank& own) {
+  const StagePass& pass = own.pass;
+  transfers.ForEachMade(pass, [&](Payload payload, int stage) {
+    const int to = schedule.rank_of_stage[stage];
+    if (to == place) {
+      own.keeps = true;
+    } else {
+      own.sends.push_back({{payload, pass.stage, pass.micro_batch}, to});
+    }
+  });
+}
+
 // When each pass begins, and what it makes is made, where passes take alike long and transfers no
 // time.
 class IdealTimes {
@@ -232,12 +256,7 @@ bool SplitsBackward(const Plan& plan) {
 std::vector<PassOfRank> PassesOf(const Schedule& schedule, absl::Span<const TiedStages> tied,
                                  int place) {
   const Transfers transfers(schedule, tied);
-  std::map<int, Coming> coming;  // by the rank that sends
-  for (int from = 0; from < schedule.num_ranks(); ++from) {
-    if (from != place && transfers.MayGo(from, place)) {
-      coming[from].in_order = transfers.Way(from, place);
-    }
-  }
+  std::map<int, Coming> coming = ComingTo(place, schedule, transfers);
   // A rank with several stages would wait for others that wait for it, if it took what was made for
   // it only once it needs that. With what is made taken before the next pass begins, nobody waits
   // for a pass that begins later.
@@ -266,14 +285,7 @@ std::vector<PassOfRank> PassesOf(const Schedule& schedule, absl::Span<const Tied
       own.needs.push_back({payload, stage, pass.micro_batch});
       while (!is_there.contains(own.needs.back())) take(from, coming.at(from));
     });
-    transfers.ForEachMade(pass, [&](Payload payload, int stage) {
-      const int to = schedule.rank_of_stage[stage];
-      if (to == place) {
-        own.keeps = true;
-      } else {
-        own.sends.push_back({{payload, pass.stage, pass.micro_batch}, to});
-      }
-    });
+    HandOn(schedule, transfers, place, own);
   }
   return passes;
 }
