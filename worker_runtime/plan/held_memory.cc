@@ -3,6 +3,34 @@
 #include <algorithm>
 
 namespace muster::plan {
+namespace {
+
+// Any gathered bucket may be gathered between steps, by itself.
+void MakeRoomForGathered(Program& program) {
+  for (const Bucket& bucket : program.buckets) {
+    if (!bucket.gathered) continue;
+    int64_t& arena = program.gathered_blocks[bucket.frozen];
+    arena = std::max(arena, program.shards.PaddedOf(bucket.blocks.num_blocks()));
+  }
+}
+
+// The arenas, and the rank's secondary shards of the parameters that are gathered.
+int64_t GatheredBytes(const Program& program, const StateTypes& types) {
+  int64_t bytes = 0;
+  for (const bool frozen : {false, true}) {
+    bytes += program.gathered_blocks[frozen] * kBlockElements * BytesOf(types.OfParameters(frozen));
+  }
+  const Shards& shards = program.secondary;
+  if (shards.size == 1) return bytes;
+  for (const Bucket& bucket : program.buckets) {
+    if (!bucket.gathered) continue;
+    bytes += ShardOf(bucket.blocks, shards.rank, shards.size).num_elements() *
+             BytesOf(types.OfParameters(bucket.frozen));
+  }
+  return bytes;
+}
+
+}  // namespace
 
 std::vector<int> BorrowedBy(const Program& program, absl::Span<const StageInfo> stages,
                             const BlockLayout& layout) {
@@ -44,29 +72,16 @@ void HoldMemory(const ProgramInput& input, const BlockLayout& layout, Program& p
   int64_t whole = 0;
   for (const StageBlocks& own : program.stages) whole += own.blocks.num_elements();
   int64_t owned = 0;
-  int64_t secondary = 0;  // bytes
   for (const Bucket& bucket : program.buckets) {
-    const BlockRange blocks = bucket.blocks;
-    const int64_t each = BytesOf(types.OfParameters(bucket.frozen));
     if (!bucket.frozen) owned += bucket.owned.num_elements();
-    parameters += (bucket.gathered ? bucket.owned : blocks).num_elements() * each;
-    if (!bucket.gathered) continue;
-    // Any of them may be gathered between steps, by itself.
-    int64_t& arena = program.gathered_blocks[bucket.frozen];
-    arena = std::max(arena, program.shards.PaddedOf(blocks.num_blocks()));
-    if (program.secondary.size == 1) continue;
-    secondary +=
-        ShardOf(blocks, program.secondary.rank, program.secondary.size).num_elements() * each;
+    parameters += (bucket.gathered ? bucket.owned : bucket.blocks).num_elements() *
+                  BytesOf(types.OfParameters(bucket.frozen));
   }
-  int64_t gathered = secondary;
-  for (const bool frozen : {false, true}) {
-    gathered +=
-        program.gathered_blocks[frozen] * kBlockElements * BytesOf(types.OfParameters(frozen));
-  }
+  MakeRoomForGathered(program);
   const int64_t gradients = program.streams_gradients ? owned : whole;
   ArenaBytes& held = program.held;
   At(held, Arena::kParameters) = parameters;
-  At(held, Arena::kGathered) = gathered;
+  At(held, Arena::kGathered) = GatheredBytes(program, types);
   At(held, Arena::kGradients) = (gradients + borrowed_learned) * BytesOf(types.gradients);
   At(held, Arena::kUnreduced) =
       program.unreduced_blocks * kBlockElements * BytesOf(types.gradients);
