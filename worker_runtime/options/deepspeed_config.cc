@@ -220,16 +220,31 @@ class Reading {
 
   absl::Status SetOptimizer() {
     if (reading_.Find("optimizer") == nullptr) return absl::OkStatus();
+    MUSTER_ASSIGN_OR_RETURN(const std::string type, OptimizerType());
+    MUSTER_RETURN_IF_ERROR(SetOptimizerKind(type));
+    MUSTER_RETURN_IF_ERROR(SetBetas(type));
+    SetUnlessGiven("weight_decay", "weight_decay", "0");
+    if (type != "sgd") SetUnlessGiven("eps", "epsilon", "1e-8");
+    return SetRate();
+  }
+
+  // One of adamw, adam and sgd.
+  absl::StatusOr<std::string> OptimizerType() const {
     const char* const path = "optimizer.type";
     if (reading_.Find(path) == nullptr) {
       return reading_.Bad("optimizer", "needs a type: AdamW, Adam or SGD");
     }
-    const std::string type = absl::AsciiStrToLower(reading_.Text(path, "adamw"));
+    std::string type = absl::AsciiStrToLower(reading_.Text(path, "adamw"));
     if (type != "adamw" && type != "adam" && type != "sgd") {
       return reading_.Bad(path, absl::StrCat("expected AdamW, Adam or SGD; others are not in this "
                                              "version, and AdamW is the nearest",
                                              DidYouMean(type, {"adamw", "adam", "sgd"})));
     }
+    return type;
+  }
+
+  // DeepSpeed's Adam is AdamW, unless its adam_w_mode is false.
+  absl::Status SetOptimizerKind(const std::string& type) {
     const char* const mode = "optimizer.params.adam_w_mode";
     const bool decays_moments = reading_.Text(mode, "true") == "false" && type == "adam";
     if (reading_.Find(mode) != nullptr && type == "sgd") {
@@ -239,15 +254,19 @@ class Reading {
       reading_.NoEffect(mode, decays_moments ? "it makes Adam of optimizer.type"
                                              : "it makes AdamW of optimizer.type");
     }
-    reading_.Set("optimizer", type == "sgd" ? "sgd" : decays_moments ? "adam" : "adamw", path);
-    MUSTER_RETURN_IF_ERROR(SetBetas(type));
-    const auto otherwise = [&](const char* key, const char* option, const char* value) {
-      if (reading_.Find(absl::StrCat("optimizer.params.", key)) != nullptr) return;
-      reading_.SetDefault(option, value, "optimizer", absl::StrCat("DeepSpeed's default of ", key));
-    };
-    otherwise("weight_decay", "weight_decay", "0");
-    if (type != "sgd") otherwise("eps", "epsilon", "1e-8");
-    // The scheduler sets the rate of every step, whatever the optimizer was given.
+    const char* const kind = type == "sgd" ? "sgd" : decays_moments ? "adam" : "adamw";
+    reading_.Set("optimizer", kind, "optimizer.type");
+    return absl::OkStatus();
+  }
+
+  // `value` is DeepSpeed's default of the optimizer's parameter `key`.
+  void SetUnlessGiven(const char* key, const char* option, const char* value) {
+    if (reading_.Find(absl::StrCat("optimizer.params.", key)) != nullptr) return;
+    reading_.SetDefault(option, value, "optimizer", absl::StrCat("DeepSpeed's default of ", key));
+  }
+
+  // The scheduler sets the rate of every step, whatever the optimizer was given.
+  absl::Status SetRate() {
     const bool has_peak = reading_.Find("scheduler.params.warmup_max_lr") != nullptr;
     const bool is_scheduled = has_peak ? !reading_.IsAuto("scheduler.params.warmup_max_lr")
                                        : reading_.Text("scheduler.type", "") == "WarmupDecayLR";
@@ -259,7 +278,7 @@ class Reading {
         reading_.Set("lr", reading_.Text(rate, ""), rate);
       }
     } else if (!is_scheduled) {
-      otherwise("lr", "lr", "0.001");
+      SetUnlessGiven("lr", "lr", "0.001");
     }
     return absl::OkStatus();
   }
