@@ -296,6 +296,32 @@ absl::Status CheckOnePage(bool advises, const ScheduleOptions& schedules,
   return absl::OkStatus();
 }
 
+// `sources` are those of the options' values.
+absl::StatusOr<std::string> AdvicePage(const AdviceOptions& asked, const advice::JobShape& shape,
+                                       const plan::PlanOptions& options,
+                                       const plan::PlanSources& sources) {
+  const bool names_gpus = !asked.device.empty() || asked.memory_gib > 0 || asked.gpus > 0;
+  MUSTER_ASSIGN_OR_RETURN(
+      const std::string advice,
+      AdviceText(asked, shape, options, names_gpus || options.device == "cuda"));
+  return advice + plan::SourcesText(SourcesOfAdvice(sources));
+}
+
+// What is printed of a planned job; an error if the devices cannot hold it.
+absl::StatusOr<std::string> PlanPage(plan::PlanPageInput job, const plan::PlanOptions& options,
+                                     const advice::JobShape& shape, const AdviceOptions& asked) {
+  MUSTER_RETURN_IF_ERROR(advice::CheckOffload(job));
+  if (const int64_t limit = options.plan.memory_bytes_max; limit > 0) {
+    MUSTER_RETURN_IF_ERROR(advice::CheckFits(job, options, shape, limit));
+  }
+  if (job.reduction.chosen != GradientReduction::kChosen) {
+    job.sources.by_field["gradient_reduction"] = absl::StrCat("chosen: ", job.reduction.reason);
+  }
+  MUSTER_ASSIGN_OR_RETURN(const std::string page, plan::FormatPlanPage(job));
+  MUSTER_ASSIGN_OR_RETURN(const std::string step_time, StepTimeText(asked, job));
+  return page + step_time;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args,
@@ -322,27 +348,14 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
     return ScheduleText(schedules, options, shape.world_size, line, surroundings.files);
   }
   if (asked.asked) {
-    const bool names_gpus = !asked.device.empty() || asked.memory_gib > 0 || asked.gpus > 0;
-    MUSTER_ASSIGN_OR_RETURN(
-        const std::string advice,
-        AdviceText(asked, shape, options, names_gpus || options.device == "cuda"));
-    return advice + plan::SourcesText(SourcesOfAdvice(SourcesOf(grammar, line, report)));
+    return AdvicePage(asked, shape, options, SourcesOf(grammar, line, report));
   }
   absl::StatusOr<plan::PlanPageInput> job = advice::PlanJob(options, shape);
   if (!job.ok()) {
     return command_line::InWordsOf(grammar, line, WithoutBeginning("plan: ", job.status()));
   }
-  MUSTER_RETURN_IF_ERROR(advice::CheckOffload(*job));
-  if (const int64_t limit = options.plan.memory_bytes_max; limit > 0) {
-    MUSTER_RETURN_IF_ERROR(advice::CheckFits(*job, options, shape, limit));
-  }
   job->sources = SourcesOf(grammar, line, report);
-  if (job->reduction.chosen != GradientReduction::kChosen) {
-    job->sources.by_field["gradient_reduction"] = absl::StrCat("chosen: ", job->reduction.reason);
-  }
-  MUSTER_ASSIGN_OR_RETURN(const std::string page, plan::FormatPlanPage(*job));
-  MUSTER_ASSIGN_OR_RETURN(const std::string step_time, StepTimeText(asked, *job));
-  return page + step_time;
+  return PlanPage(*std::move(job), options, shape, asked);
 }
 
 int PlanCommand(const Invocation& invocation) {
