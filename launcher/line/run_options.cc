@@ -214,6 +214,11 @@ std::vector<Option> RendezvousOptions(RunChoices& to) {
        .value_name = "PORT",
        .help = "port of the endpoint; with a single node, MASTER_PORT of its workers",
        .read = Into(ParseInteger, to.master_port)},
+  };
+}
+
+std::vector<Option> NetworkOptions(JobSpec& spec) {
+  return {
       {.name = "local_addr",
        .value_name = "HOST",
        .help = "address at which other nodes reach this one [chosen]",
@@ -286,14 +291,18 @@ std::vector<Option> FailureOptions(RunChoices& to) {
   };
 }
 
-std::vector<Option> ProgramOptions(RunChoices& to) {
-  JobSpec& spec = to.spec;
+std::vector<Option> ScriptOptions() {
   return {
       {.name = "module", .help = "the script is a Python module", .read = Noted, .short_name = 'm'},
       {.name = "no_python", .help = "execute the script itself, found on PATH", .read = Noted},
       {.name = "run_path",
        .help = "run the script as a Python file; overrides --no_python",
        .read = Noted},
+  };
+}
+
+std::vector<Option> RoundHookOptions(JobSpec& spec) {
+  return {
       {.name = "round_hook",
        .value_name = "PROGRAM",
        .help =
@@ -303,6 +312,11 @@ std::vector<Option> ProgramOptions(RunChoices& to) {
        .value_name = "SECONDS",
        .help = "time limit of the round hook" + Default(spec.round_hook_timeout),
        .read = Into(ParseGrace, spec.round_hook_timeout)},
+  };
+}
+
+std::vector<Option> WorkerOptions(JobSpec& spec) {
+  return {
       {.name = "rank_variables",
        .value_name = "on|off",
        .help =
@@ -334,6 +348,11 @@ std::vector<Option> ProgramOptions(RunChoices& to) {
                "none (left as inherited) [inherited; otherwise 1 for each of several workers, "
                "under Slurm its share of --cpus-per-task]",
        .read = Into(ParseOmpThreads, spec.omp_threads)},
+  };
+}
+
+std::vector<Option> OptionsWithoutEffect() {
+  return {
       {.name = "start_method",
        .value_name = "NAME",
        .help =
@@ -354,8 +373,7 @@ std::vector<Option> ProgramOptions(RunChoices& to) {
   };
 }
 
-std::vector<Option> OutputOptions(RunChoices& to) {
-  LogSpec& logs = to.spec.logs;
+std::vector<Option> WorkerLogOptions(LogSpec& logs) {
   return {
       {.name = "log_dir",
        .value_name = "DIR",
@@ -390,6 +408,11 @@ std::vector<Option> OutputOptions(RunChoices& to) {
        .read = Into(ParseText, logs.line_prefix_template),
        .variables = {VariableOf("log_line_prefix_template"),
                      "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"}},
+  };
+}
+
+std::vector<Option> ConsoleOptions(LogSpec& logs) {
+  return {
       {.name = "console",
        .value_name = "raw|prefix|rank0|none",
        .help = "workers' output as they write it, with host and rank, of rank 0 only, or none "
@@ -398,6 +421,11 @@ std::vector<Option> OutputOptions(RunChoices& to) {
       {.name = "fold",
        .help = "print identical lines of several ranks once, with a count",
        .read = Into(ParseBool, logs.fold)},
+  };
+}
+
+std::vector<Option> OwnOutputOptions(OutputFlags& output) {
+  return {
       {.name = "metrics",
        .value_name = "[ADDRESS:]PORT",
        .help = "serve figures of this node and its ranks to Prometheus, at /metrics of that "
@@ -405,12 +433,12 @@ std::vector<Option> OutputOptions(RunChoices& to) {
        .read = CheckListenAddress},
       {.name = "log_format",
        .value_name = "text|json",
-       .help = "format of Muster's own lines" + Default(to.output.log_format),
-       .read = Into(ParseLogFormat, to.output.log_format)},
+       .help = "format of Muster's own lines" + Default(output.log_format),
+       .read = Into(ParseLogFormat, output.log_format)},
       {.name = "log_level",
        .value_name = "LEVEL",
-       .help = "debug, info, warning or error" + Default(to.output.log_level),
-       .read = Into(ParseLogLevel, to.output.log_level)},
+       .help = "debug, info, warning or error" + Default(output.log_level),
+       .read = Into(ParseLogLevel, output.log_level)},
   };
 }
 
@@ -435,13 +463,22 @@ command_line::Grammar RunGrammar(RunChoices& choices) {
                                 .usage = kUsage,
                                 .ends_at_script = true,
                                 .also_called = {"torchrun"}};
+  constexpr char kRendezvous[] = "Rendezvous";
+  constexpr char kProgram[] = "Program";
+  constexpr char kOutput[] = "Output";
   const std::pair<const char*, std::vector<Option>> groups[] = {
       {"Job", JobOptions(choices)},
       {"Hosts", HostOptions()},
-      {"Rendezvous", RendezvousOptions(choices)},
+      {kRendezvous, RendezvousOptions(choices)},
+      {kRendezvous, NetworkOptions(choices.spec)},
       {"Failures and signals", FailureOptions(choices)},
-      {"Program", ProgramOptions(choices)},
-      {"Output", OutputOptions(choices)},
+      {kProgram, ScriptOptions()},
+      {kProgram, RoundHookOptions(choices.spec)},
+      {kProgram, WorkerOptions(choices.spec)},
+      {kProgram, OptionsWithoutEffect()},
+      {kOutput, WorkerLogOptions(choices.spec.logs)},
+      {kOutput, ConsoleOptions(choices.spec.logs)},
+      {kOutput, OwnOutputOptions(choices.output)},
   };
   for (const auto& [group, options] : groups) {
     for (Option option : options) {
