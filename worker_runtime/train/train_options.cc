@@ -200,7 +200,6 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   command.warnings.insert(command.warnings.end(), report.warnings.begin(), report.warnings.end());
   command.without_effect = std::move(report.without_effect);
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
-  options.common = command_line::TextOfCommonValues(grammar, line);
   options.line = line;
   if (options.save_every > 0 && options.save.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("--save_every=", options.save_every,
@@ -228,6 +227,11 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, CheckBatch(options.plan, files)));
   MUSTER_RETURN_IF_ERROR(plan::CheckTrains(options.plan, line));
   return command;
+}
+
+std::string TextOfCommonValues(const TrainOptions& options) {
+  TrainOptions unread;
+  return command_line::TextOfCommonValues(TrainGrammar(unread), options.line);
 }
 
 absl::Status InWordsOf(const TrainOptions& options, const absl::Status& status) {

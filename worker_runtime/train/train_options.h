@@ -49,7 +49,6 @@ struct TrainOptions {
   PrintOptions print;
 
   command_line::CommandLine line;  // that gave all this
-  std::string common;  // what all ranks were given alike (command_line::TextOfCommonValues)
 };
 
 struct TrainCommand {
@@ -69,6 +68,9 @@ std::string TrainHelp(const std::vector<std::string>& args);
 //         plan::AddConfigFiles'.
 absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& args,
                                                const plan::ConfigView& files = {});
+
+// What all ranks must have been given alike.
+std::string TextOfCommonValues(const TrainOptions& options);
 
 // What is found only once there is a model, as "plan: unit_costs: …" of the engine, in the words of
 // the options: "--unit_costs: …". An error of no field of theirs stays as it is.

@@ -337,9 +337,10 @@ absl::Status Trainer::CheckSaveDirectory() {
 }
 
 absl::Status Trainer::CheckOptionsAgree() {
-  return CheckAgreement(*world_, absl::StrCat(options_.common, "number of tokens in --data=",
-                                              so_far_.data.tokens->num_tokens(),
-                                              "\nSHA-256 of --data=", so_far_.data.sha256));
+  return CheckAgreement(
+      *world_, absl::StrCat(TextOfCommonValues(options_),
+                            "number of tokens in --data=", so_far_.data.tokens->num_tokens(),
+                            "\nSHA-256 of --data=", so_far_.data.sha256));
 }
 
 absl::Status Trainer::Resume() {

@@ -151,14 +151,14 @@ TEST(ParseTrainCommand, TakesTheOptionsOfThePlan) {
 
 // What a row does not say may differ has to be alike: a new row that is forgotten is safe.
 TEST(ParseTrainCommand, HasAllValuesInCommonButThoseThatConcernOneRank) {
-  const std::string common = Parsed({}).common;
+  const std::string common = TextOfCommonValues(Parsed({}));
   for (const char* own :
        {"--data=f", "--log_every=3", "--trace=d", "--trace_steps=3", "--memory_limit=8"}) {
-    EXPECT_EQ(Parsed({own}).common, common) << own;
+    EXPECT_EQ(TextOfCommonValues(Parsed({own})), common) << own;
   }
   for (const char* shared : {"--steps=3", "--batch_size=3", "--num_heads=2", "--save=d", "--quiet",
                              "--sample_tokens=0", "--prompt=a", "--survive=yes", "--seed=3"}) {
-    EXPECT_NE(Parsed({shared}).common, common) << shared;
+    EXPECT_NE(TextOfCommonValues(Parsed({shared})), common) << shared;
   }
 }
 
