@@ -10,14 +10,17 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/worker_runtime/comm/communicator_contract_data.h"
 #include "tests/unit/worker_runtime/comm/communicator_contract_failures.h"
 #include "tests/unit/worker_runtime/comm/nccl/fake_cuda.h"
 #include "tests/unit/worker_runtime/comm/nccl/fake_nccl.h"
 #include "worker_runtime/comm/memory_store.h"
+#include "worker_runtime/comm/nccl/nccl_remake.h"
 
 namespace muster::comm {
 namespace {
@@ -37,14 +40,18 @@ struct Machine {
   const std::shared_ptr<Store> store = std::make_shared<MemoryStore>();
 };
 
-std::unique_ptr<Communicator> Join(const Machine& machine, Membership membership) {
+// `former`: what the rank has of an earlier group; null: nothing.
+std::unique_ptr<Communicator> Join(const Machine& machine, Membership membership,
+                                   const std::string& prefix = "test",
+                                   std::unique_ptr<NcclRanks> former = nullptr) {
   NcclContext context = {.library = machine.nccl.library(), .store = machine.store};
   if (membership.size > 1) {
     auto device = OpenGlooDevice("127.0.0.1", "lo");
     EXPECT_THAT(device, IsOk());
     context.control = *device;
   }
-  auto communicator = NcclCommunicator::Make(std::move(membership), std::move(context), "test");
+  auto communicator =
+      NcclCommunicator::Make(std::move(membership), std::move(context), prefix, std::move(former));
   EXPECT_THAT(communicator, IsOk());
   return communicator.ok() ? *std::move(communicator) : nullptr;
 }
@@ -210,6 +217,48 @@ TEST(NcclCommunicator, SaysWhatNcclMetAndEndsEverybodysCalls) {
     while (num_calling < 2) std::this_thread::yield();
     machine.nccl.LoseConnection(1);
   });
+}
+
+// The ranks do what MakeNcclCommunicator does between two rounds.
+TEST(NcclCommunicator, TwoOfThreeGoOnInACommunicatorThatIsShrunkFromTheirs) {
+  Machine machine;
+  std::barrier all(3);
+  const auto program = [&](int rank) {
+    auto c = Join(machine, {.rank = rank, .size = 3, .may_be_remade = true, .backend = {"nccl"}});
+    ASSERT_NE(c, nullptr);
+    const Buffer buffer = OnDevice(machine, rank / 2);
+    Work work;
+    if (rank != 1) {  // they hang in NCCL's kernel
+      work = c->AllReduce(buffer);
+      const absl::Status early = work.Wait(MonoNow() + absl::Milliseconds(20));
+      EXPECT_THAT(early, testing::HasStatusCode(absl::StatusCode::kDeadlineExceeded));
+    }
+    all.arrive_and_wait();
+    if (rank == 1) {
+      c->Abort("round 1 is over");
+      all.arrive_and_wait();
+      return;
+    }
+    EXPECT_THAT(work.Wait(), StatusIs(absl::StatusCode::kAborted, HasSubstr("round 1 is over")));
+    std::unique_ptr<NcclRanks> former = static_cast<NcclCommunicator&>(*c).GiveUp();
+    c.reset();
+    ASSERT_THAT(SayWhatItWas(former.get(), *machine.store,
+                             {.rank = rank / 2,
+                              .size = 2,
+                              .prefix = "two/nccl",
+                              .deadline = MonoNow() + absl::Minutes(1)}),
+                IsOk());
+    c = Join(machine, {.rank = rank / 2, .size = 2}, "two", std::move(former));
+    ASSERT_NE(c, nullptr);
+    EXPECT_THAT(machine.nccl.CallsOfThisThread(),
+                ::testing::Contains(absl::StrCat("a/", rank, " shrink")));
+    ASSERT_THAT(c->AllReduce(buffer).Wait(), IsOk());
+    ExpectSum(buffer, 2);
+    all.arrive_and_wait();
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) threads.emplace_back([&, rank] { program(rank); });
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace
