@@ -75,6 +75,35 @@ TEST_F(Survive, TheLossOfAWorkerInItsOwnProcesses) {
   EXPECT_TRUE(found);
 }
 
+// In C, and in Python without PyTorch.
+class SurviveInOtherLanguages : public Survive,
+                                public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(SurviveInOtherLanguages, TheLossOfAWorkerInItsOwnProcesses) {
+  Arguments arguments = {"run", "--nproc_per_node=3", "--max_restarts=2", "/usr/bin/env",
+                         absl::StrCat("JOB_MODULE=", MUSTER_SOURCE_DIRECTORY, "/deploy/python")};
+  for (absl::string_view word : absl::StrSplit(GetParam(), ' ')) arguments.emplace_back(word);
+  Subprocess job = Start(arguments);
+  std::vector<pid_t> before;
+  for (const int rank : {0, 1, 2}) before.push_back(PlaceOf(0, rank).pid);
+  kill(before[1], SIGKILL);
+  EXPECT_EQ(PlaceOf(1, 0).pid, before[0]);
+  EXPECT_EQ(PlaceOf(1, 2).pid, before[2]);
+  const pid_t replacement = PlaceOf(1, 1).pid;
+  EXPECT_NE(replacement, before[1]);
+  kill(before[0], SIGKILL);  // and once more, the one that was kept
+  EXPECT_EQ(PlaceOf(2, 1).pid, replacement);
+  EXPECT_EQ(PlaceOf(2, 2).pid, before[2]);
+  EXPECT_EQ(PlaceOf(2, 0).num_ranks, 3);
+  LetThemFinish();
+  EXPECT_THAT(job.Wait(kLong), ExitsWith(0));
+}
+
+INSTANTIATE_TEST_SUITE_P(Survive, SurviveInOtherLanguages,
+                         ::testing::Values(MUSTER_JOB_PROBE " rounds",
+                                           "/usr/bin/python3 " MUSTER_JOB_PROBE_PY " rounds"),
+                         [](const auto& info) { return info.index == 0 ? "C" : "Python"; });
+
 TEST_F(Survive, TheLossOfANode) {
   const Arguments job = {"--nproc_per_node=2", "--max_restarts=3",
                          "--rdzv_conf=last_call_timeout=300", MUSTER_SURVIVING_RANK};

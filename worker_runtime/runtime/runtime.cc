@@ -31,6 +31,7 @@ bool NcclIsToldOfSharedGpus(const std::map<std::string, std::string>& environmen
 
 struct Runtime::State {
   // Constant after construction.
+  EnvironmentMap environment;
   WorkerEnv env;
   std::string gloo_interfaces;
   std::string nccl_interfaces;
@@ -60,6 +61,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::FromEnvironment() {
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::FromEnvironment(
     const std::map<std::string, std::string>& environment) {
   auto state = std::make_unique<State>();
+  state->environment = environment;
   MUSTER_ASSIGN_OR_RETURN(state->env, DecodeWorkerEnv(environment));
   const WorkerEnv& env = state->env;
   const auto text_of = [&environment](const std::string& name) {
@@ -173,14 +175,16 @@ std::string Runtime::stop_reason() const {
   return state_->agent == nullptr ? "" : state_->agent->stop_reason();
 }
 
-void Runtime::SurviveRounds() {
+void Runtime::SurviveRounds(std::function<void()> on_round_over) {
   if (state_->agent == nullptr) return;
   {
     base::MutexLock lock(state_->mu);
     state_->survives = true;
   }
-  state_->agent->SurviveRounds([abort_switch = state_->abort_switch](const std::string& reason) {
+  state_->agent->SurviveRounds([abort_switch = state_->abort_switch,
+                                also = std::move(on_round_over)](const std::string& reason) {
     abort_switch->Throw(absl::StrCat("the round is over: ", reason));
+    if (also) also();
   });
 }
 
@@ -196,6 +200,10 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::NextRound(absl::Duration patie
   MUSTER_ASSIGN_OR_RETURN(const EnvironmentMap environment,
                           state_->agent->AwaitRound(MonoNow() + patience));
   return FromEnvironment(environment);
+}
+
+const std::string* Runtime::variable(const std::string& name) const {
+  return FindVariable(state_->environment, name);
 }
 
 absl::Status Runtime::Finish(int64_t step) {

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "muster/runtime.h"
 
 struct muster_runtime {
@@ -50,6 +51,28 @@ enum muster_commit muster_commit_checkpoint(muster_runtime* runtime, int64_t ste
   Say(status.message(), text, text_bytes);
   if (status.ok()) return MUSTER_COMMIT_YES;
   return absl::IsAborted(status) ? MUSTER_COMMIT_NEVER : MUSTER_COMMIT_NOT_NOW;
+}
+
+void muster_survive_rounds(muster_runtime* runtime, void (*on_round_over)(void* data), void* data) {
+  if (on_round_over == nullptr) return runtime->runtime->SurviveRounds();
+  runtime->runtime->SurviveRounds([on_round_over, data] { on_round_over(data); });
+}
+
+enum muster_round muster_next_round(muster_runtime* runtime, double seconds, char* text,
+                                    size_t text_bytes) {
+  absl::StatusOr<std::unique_ptr<muster::Runtime>> next =
+      runtime->runtime->NextRound(absl::Seconds(seconds));
+  Say(next.status().message(), text, text_bytes);
+  if (!next.ok()) {
+    return absl::IsDeadlineExceeded(next.status()) ? MUSTER_ROUND_NOT_OVER : MUSTER_ROUND_NONE;
+  }
+  runtime->runtime = *std::move(next);
+  return MUSTER_ROUND_TAKEN;
+}
+
+const char* muster_variable(const muster_runtime* runtime, const char* name) {
+  const std::string* const value = runtime->runtime->variable(name);
+  return value == nullptr ? nullptr : value->c_str();
 }
 
 int muster_finish(muster_runtime* runtime, int64_t step) {

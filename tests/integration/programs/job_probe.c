@@ -1,11 +1,14 @@
 // A worker in C (tests/integration/programs/job_probe.py is the same in Python), whose ranks step together
 // by files in $OUT. It says when it leaves, after which step and why.
 //   job_probe stop      steps until the job stops
+//   job_probe rounds    goes on in the rounds of its job until $OUT/done is there, and notes its places as surviving_rank.cc does
 //   job_probe commit    commits steps until $OUT/done is there; rank 0 notes the answers as commit_probe.cc does
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "muster/runtime_c.h"
 
@@ -70,13 +73,37 @@ static int commit(muster_runtime* runtime) {
   return muster_finish(runtime, 0) == 0 ? 0 : 4;
 }
 
+static void set(void* flag) { atomic_store((atomic_int*)flag, 1); }
+
+static int rounds(muster_runtime* runtime) {
+  while (1) {
+    atomic_int is_over = 0;
+    muster_survive_rounds(runtime, set, &is_over);
+    char place[64], line[64];
+    snprintf(place, sizeof(place), "round%s.rank%d",
+             muster_variable(runtime, "TORCHELASTIC_RESTART_COUNT"), muster_rank(runtime));
+    snprintf(line, sizeof(line), "%ld %d", (long)getpid(), muster_size(runtime));
+    note(place, line);
+    note(strcat(place, ".there"), "");
+    while (!atomic_load(&is_over) && !exists("done")) pause_for(5);
+    if (!atomic_load(&is_over)) return muster_finish(runtime, 0) == 0 ? 0 : 4;
+    if (muster_next_round(runtime, 30, text, sizeof(text)) != MUSTER_ROUND_TAKEN) {
+      printf("pid %ld ends: %s\n", (long)getpid(), text);
+      return 5;
+    }
+  }
+}
+
 int main(int argc, char** argv) {
   muster_runtime* const runtime = muster_open(text, sizeof(text));
   if (runtime == NULL) {
     fprintf(stderr, "%s\n", text);
     return 1;
   }
-  const int code = argc > 1 && strcmp(argv[1], "commit") == 0 ? commit(runtime) : stop(runtime);
+  const char* const what = argc > 1 ? argv[1] : "stop";
+  const int code = strcmp(what, "commit") == 0   ? commit(runtime)
+                   : strcmp(what, "rounds") == 0 ? rounds(runtime)
+                                                 : stop(runtime);
   muster_close(runtime);
   return code;
 }

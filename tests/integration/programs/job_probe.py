@@ -1,6 +1,7 @@
 """What job_probe.c does, by deploy/python/muster_job.py, whose folder is $JOB_MODULE."""
 import os
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.environ["JOB_MODULE"])
@@ -42,4 +43,18 @@ def commit():
         time.sleep(0.05)
 
 
-commit() if "commit" in sys.argv else stop()
+def rounds():
+    while True:
+        is_over = threading.Event()
+        muster_job.survive_rounds(is_over.set)
+        place = "round{TORCHELASTIC_RESTART_COUNT}.rank{RANK}".format(**os.environ)
+        note(place, f"{os.getpid()} {os.environ['WORLD_SIZE']}")
+        note(place + ".there", "")
+        while not is_over.wait(0.005) and not os.path.exists(f"{out}/done"):
+            pass
+        if not is_over.is_set():
+            return
+        muster_job.next_round(30)
+
+
+{"stop": stop, "commit": commit, "rounds": rounds}[(sys.argv[1:] or ["stop"])[0]]()

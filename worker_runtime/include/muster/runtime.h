@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -128,7 +129,10 @@ class Runtime {
   // signalling it: communicators of this runtime and requests to its store fail with kAborted. The
   // program releases them and calls NextRound, within half of --shutdown_timeout, or within five
   // seconds after the loss of a node. Without an agent this does nothing.
-  void SurviveRounds();
+  //
+  // `on_round_over` is called then, once and on a thread of this runtime's own, after the
+  // communicators have failed: it ends what else waits for other ranks.
+  void SurviveRounds(std::function<void()> on_round_over = nullptr);
   // This process's place in the job's next round. Its rank, size and store may differ from those of
   // this round; its local rank is the same. Before the call the program releases all communicators
   // of this runtime except those that it will remake (RemakeCommunicator); afterwards the runtime
@@ -141,6 +145,10 @@ class Runtime {
   //         kUnavailable: the agent is gone; kFailedPrecondition: SurviveRounds was not called, or
   //         there is no agent; those of FromEnvironment.
   absl::StatusOr<std::unique_ptr<Runtime>> NextRound(absl::Duration patience);
+
+  // What a worker that was started for this place finds in its environment as `name`. Null: it is
+  // not set.
+  const std::string* variable(const std::string& name) const;
 
   // Tells the agent that the program ends on purpose after `step` steps. Call it last.
   //

@@ -1,10 +1,11 @@
-// The runtime for training programs in C, and in languages that call C: when to stop, and whether a
-// checkpoint may be published. muster/runtime.h, which it calls, says in full what each function
-// does. It links a C++ library: let the C++ compiler link the program.
+// The runtime for training programs in C, and in languages that call C: when to stop, whether a
+// checkpoint may be published, and the job's next round in the same process. muster/runtime.h,
+// which it calls, says in full what each function does. It links a C++ library: let the C++
+// compiler link the program.
 //
 // Texts go into the caller's `text` of `text_bytes`, cut to fit and ended with a 0; NULL: not
-// wanted. Threads: safe, but for muster_should_stop, which one thread asks, and muster_close, the
-// last call.
+// wanted. Threads: safe, but for muster_should_stop, which one thread asks, and muster_next_round
+// and muster_close, during which no other function is called.
 #ifndef MUSTER_RUNTIME_C_H_
 #define MUSTER_RUNTIME_C_H_
 
@@ -39,6 +40,30 @@ enum muster_commit {
 // says why not.
 enum muster_commit muster_commit_checkpoint(muster_runtime* runtime, int64_t step, char* text,
                                             size_t text_bytes);
+
+// Tells the agent that this program goes on in the job's next round in the same process: where a
+// round ends for the sake of another worker or node, this one is not signalled. `on_round_over` is
+// called then with `data`, once, on a thread of the runtime's own, and not after muster_next_round
+// has taken a round or muster_close; it ends what waits for other ranks. NULL: the program finds
+// out by itself. Without an agent this does nothing.
+void muster_survive_rounds(muster_runtime* runtime, void (*on_round_over)(void* data), void* data);
+
+enum muster_round {
+  MUSTER_ROUND_TAKEN = 0,
+  MUSTER_ROUND_NOT_OVER = 1,  // nobody has ended this one: what failed is the program's own
+  MUSTER_ROUND_NONE = 2       // no other follows, or none can be taken: end
+};
+// Waits for this process's place in the job's next round and takes it: `runtime` is that of the new
+// place then, with another rank perhaps, and muster_survive_rounds is called again. Whether this
+// round is over must be known within `seconds`. Before the call the program lets go of what belongs
+// to this round; it has half of --shutdown_timeout for that, after the loss of a node five seconds.
+// `text` says why none was taken.
+enum muster_round muster_next_round(muster_runtime* runtime, double seconds, char* text,
+                                    size_t text_bytes);
+
+// What a worker that was started for this place finds in its environment as `name`, such as
+// "MASTER_PORT"; NULL: it is not set. Valid until muster_next_round or muster_close.
+const char* muster_variable(const muster_runtime* runtime, const char* name);
 
 // Tells the agent that the program ends by intention after `step` steps. 0; -1: the agent is gone.
 int muster_finish(muster_runtime* runtime, int64_t step);
