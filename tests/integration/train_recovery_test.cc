@@ -126,8 +126,9 @@ class PipelineRecovery : public TrainRecovery, public ::testing::WithParamInterf
   }
 };
 
-// No rank of a pipeline has the whole state, so that each of these deaths costs the way back to a
-// checkpoint.
+// No rank of a pipeline has the whole state, but the replicas of its stages have it together. In
+// the short time in which some ranks have made a step's update and others not, what is left is of
+// no step, and all go back to a checkpoint.
 TEST_P(PipelineRecovery, AfterKillsAtAnyMomentHasTheParametersOfOneProcess) {
   const Arguments pipeline = {"--layers=4", "--stages=2",
                               absl::StrCat("--stage_schedule=", GetParam()), "--accumulation=4"};
@@ -148,7 +149,10 @@ TEST_P(PipelineRecovery, AfterKillsAtAnyMomentHasTheParametersOfOneProcess) {
   }
   const std::string before = NewestSaved();
   ASSERT_TRUE(WaitUntil([&] { return NewestSaved() > before; }));
-  const std::string steps = StepsOfStopped(job);
+  job.Signal(SIGTERM);
+  const SubprocessResult stopped = job.Wait();
+  EXPECT_THAT(stopped.out, HasSubstr(" ranks had together)"));
+  const std::string steps = After("saved after step ", stopped.out);
   ASSERT_THAT(steps, Not(IsEmpty()));
   const SubprocessResult saved =
       Run(Arguments{"run", "--nproc_per_node=4", MUSTER_TRAIN} +
@@ -163,6 +167,38 @@ TEST_P(PipelineRecovery, AfterKillsAtAnyMomentHasTheParametersOfOneProcess) {
 INSTANTIATE_TEST_SUITE_P(Schedules, PipelineRecovery,
                          ::testing::Values("1f1b", "interleaved", "zbv"),
                          [](const auto& info) { return std::string("Of") + info.param; });
+
+// Two groups of two, each of which has all shards. As in a pipeline, a death may come when what is
+// left is of no step; that of three such deaths each does is no chance.
+TEST_F(TrainRecovery, InTheProcessGoesOnFromTheReplicasOfALostShard) {
+  const Arguments plan = {"--plan=hybrid-shard", "--shard_ranks=2", "--save",
+                          Out("saved"),          "--resume",        Out("saved"),
+                          "--save_every=5"};
+  Subprocess job =
+      Start(Arguments{"run", "--nproc_per_node=4", "--max_restarts=3", "--rdzv_id=survives",
+                      MUSTER_TRAIN, "--survive=yes", "--steps=100000000", "--log_every=1"} +
+            Training(plan));
+  ASSERT_TRUE(job.WaitForOutput("saved after step 20 "));
+  for (const int victim : {1, 2, 3}) {
+    const pid_t killed = WorkerOfRank(victim);
+    ASSERT_GT(killed, 0);
+    kill(killed, SIGKILL);
+    ASSERT_TRUE(job.WaitForOutput(absl::StrCat("restart ", victim, " of 3: ")));
+    ASSERT_TRUE(job.WaitForOutput(absl::StrCat("round ", victim, ": goes on after step ")));
+  }
+  job.Signal(SIGTERM);
+  const SubprocessResult stopped = job.Wait();
+  EXPECT_THAT(stopped, ExitsWith(128 + SIGTERM));
+  EXPECT_THAT(stopped.out, HasSubstr("the state that 2 ranks had together)"));
+  const std::string steps = After("saved after step ", stopped.out);
+  ASSERT_THAT(steps, Not(IsEmpty()));
+  const SubprocessResult saved = Run(Arguments{"run", "--nproc_per_node=4", MUSTER_TRAIN} +
+                                     Training(plan + Arguments{"--steps=" + steps, "--quiet"}));
+  const SubprocessResult whole = Run(Arguments{"run", "--nproc_per_node=1", MUSTER_TRAIN} +
+                                     Training({"--accumulation=4", "--steps=" + steps, "--quiet"}));
+  EXPECT_THAT(After("hash=", whole.out), SizeIs(64));
+  EXPECT_EQ(After("hash=", saved.out), After("hash=", whole.out));
+}
 
 // The replacement gets the state of the one that survives.
 TEST_F(TrainRecovery, InTheProcessGoesOnFromTheStateOfTheRankThatSurvives) {

@@ -202,6 +202,12 @@ absl::StatusOr<EngineSnapshot> Engine::TakeSnapshot() {
 absl::StatusOr<Engine::Restored> Engine::Restore(const EngineSnapshot& own) {
   return state_->keeper.Restore(own.state_.get());
 }
+std::string WhoseState(const Engine::Restored& restored) {
+  if (restored.num_ranks > 1) {
+    return absl::StrCat("the state that ", restored.num_ranks, " ranks had together");
+  }
+  return absl::StrCat("rank ", restored.rank, "'s state");
+}
 absl::StatusOr<std::string> Engine::ParameterHash() const {
   return state_->keeper.HashParameters();
 }

@@ -88,11 +88,20 @@ absl::Status StateExchange::ReceiveOwn(const Tensor& own, const Tensor& part, in
   return Copy(part, own);
 }
 
-absl::Status StateExchange::CopyOwn(StateKind kind, const Parameter& parameter,
-                                    const Tensor& whole) const {
+std::vector<ElementRange> StateExchange::OwnRanges(const Parameter& parameter) const {
+  std::vector<ElementRange> ranges;
   for (const Owned& owned : OwnedBy(world_.rank(), parameter)) {
-    MUSTER_RETURN_IF_ERROR(
-        Copy(OwnPart(kind, owned), whole.Slice(owned.first_in_parameter, {owned.count})));
+    ranges.push_back({owned.first_in_parameter, owned.first_in_parameter + owned.count});
+  }
+  return ranges;
+}
+
+absl::Status StateExchange::CopyOwn(StateKind kind, const Parameter& parameter,
+                                    const Tensor& own) const {
+  int64_t copied = 0;
+  for (const Owned& owned : OwnedBy(world_.rank(), parameter)) {
+    MUSTER_RETURN_IF_ERROR(Copy(OwnPart(kind, owned), own.Slice(copied, {owned.count})));
+    copied += owned.count;
   }
   return absl::OkStatus();
 }

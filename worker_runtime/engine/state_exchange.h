@@ -15,6 +15,7 @@
 #include "muster/rng.h"
 #include "muster/tensor.h"
 #include "worker_runtime/engine/rank_state.h"
+#include "worker_runtime/engine/state_sources.h"
 #include "worker_runtime/plan/program.h"
 
 namespace muster::engine {
@@ -47,9 +48,12 @@ class StateExchange {
   absl::Status Collect(StateKind kind, const Parameter& parameter, const Tensor& whole) const;
   absl::Status Spread(StateKind kind, const Parameter& parameter, const Tensor& whole,
                       int root) const;
-  // What this rank owns of it, to its place in `whole`; no other rank has a part in that.
-  // Errors: the device's.
-  absl::Status CopyOwn(StateKind kind, const Parameter& parameter, const Tensor& whole) const;
+  // What this rank owns of each of its arrays: as their elements, in some order; and an array's in
+  // that order. No other rank has a part in that. Errors: the device's.
+  //
+  // Shapes: own [elements that this rank owns], in memory of the host.
+  std::vector<ElementRange> OwnRanges(const Parameter& parameter) const;
+  absl::Status CopyOwn(StateKind kind, const Parameter& parameter, const Tensor& own) const;
 
  private:
   // Elements of a parameter that a rank owns.

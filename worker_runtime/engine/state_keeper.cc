@@ -45,23 +45,47 @@ std::string HashOf(const checkpoint::ArrayChecksums& checksums) {
   return hash.Finish();
 }
 
+// A checkpoint is read by one rank.
+int RankZero(size_t) { return 0; }
+
 std::string NameOf(const std::string& path) { return absl::StrCat("the checkpoint ", path); }
 
 // --- of a snapshot
 
-constexpr int64_t kNoState = -1;
-
-using Arrays = std::map<std::string, Tensor>;
-
-engine::ArrayTable TableOf(const Arrays& arrays) {
-  engine::ArrayTable table;
-  for (const auto& [name, array] : arrays) {
-    table[name] = {.dtype = array.dtype(), .shape = engine::Sizes(array.shape())};
-  }
+ArrayTable TableOf(const std::map<std::string, ArrayPart>& arrays) {
+  ArrayTable table;
+  for (const auto& [name, part] : arrays) table[name] = part.whole;
   return table;
 }
 
-std::string NameOf(int rank) { return absl::StrCat("the state of rank ", rank); }
+// The place of each array when all lie one after the other.
+std::vector<ElementRange> PlacesOf(absl::Span<const StateArray> arrays) {
+  std::vector<ElementRange> places;
+  int64_t end = 0;
+  for (const StateArray& array : arrays) {
+    const int64_t begin = std::exchange(end, end + array.parameter->num_elements());
+    places.push_back({begin, end});
+  }
+  return places;
+}
+
+// Elements `wanted` of an array, which `part` has.
+//
+// Shapes: to [wanted.size()]
+absl::Status CopyElements(Queue& queue, const ArrayPart& part, ElementRange wanted,
+                          const Tensor& to) {
+  int64_t first = 0;  // of the range's elements, in `part`
+  for (const ElementRange& range : part.ranges) {
+    const ElementRange both = Overlap(range, wanted);
+    if (both.size() > 0) {
+      const Tensor from = part.elements.Slice(first + both.begin - range.begin, {both.size()});
+      MUSTER_RETURN_IF_ERROR(
+          CopyAcross(queue, from, to.Slice(both.begin - wanted.begin, {both.size()})));
+    }
+    first += range.size();
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -170,7 +194,7 @@ absl::Status StateKeeper::TakeArrays(const StateSource& source, int64_t updates)
   return absl::OkStatus();
 }
 
-// The source's rank reads array by array and hands each on.
+// Each array in turn is handed on by the rank that has it whole.
 absl::Status StateKeeper::SpreadArrays(const StateSource& source, const CheckpointArrays& all,
                                        std::optional<ValueRounding> rounding) {
   const std::vector<plan::Program> stages = ProgramsOfPlaces();
@@ -178,16 +202,14 @@ absl::Status StateKeeper::SpreadArrays(const StateSource& source, const Checkpoi
   for (size_t i = 0; i < all.size(); ++i) {
     const StateArray& array = all[i];
     const Tensor memory = all.MemoryOf(i);
+    const int root = source.giver(i);
     absl::StatusOr<std::string> read = std::string();
-    if (rig_.world.rank() == source.rank) {
-      const absl::Status status = source.read(array, memory);
-      if (!status.ok()) read = status;
-    }
+    if (const absl::Status status = source.read(i, memory); !status.ok()) read = status;
     MUSTER_ASSIGN_OR_RETURN(const int64_t next,
-                            TellNext(read.ok() ? static_cast<int64_t>(i) : kNoArray, source.rank));
-    if (next == kNoArray) return FromRank(rig_.world, source.rank, std::move(read)).status();
+                            TellNext(read.ok() ? static_cast<int64_t>(i) : kNoArray, root));
+    if (next == kNoArray) return FromRank(rig_.world, root, std::move(read)).status();
     progress_.is_torn = true;
-    MUSTER_RETURN_IF_ERROR(exchange.Spread(array.kind, *array.parameter, memory, source.rank));
+    MUSTER_RETURN_IF_ERROR(exchange.Spread(array.kind, *array.parameter, memory, root));
     listeners_.Mark(Phase::kLoad);
   }
   return absl::OkStatus();
@@ -233,16 +255,20 @@ absl::StatusOr<Engine::Loaded> StateKeeper::Load(const std::string& directory) {
       head = opened.status();
     }
   }
-  MUSTER_ASSIGN_OR_RETURN(
-      const checkpoint::TrainingState loaded,
-      TakeState({.rank = 0,
-                 .name = NameOf(directory),
-                 .own = std::move(head),
-                 .read = [&](const StateArray& array, const Tensor& memory) {
-                   const bool is_value = array.kind == StateKind::kValue;
-                   return (is_value ? opened->checkpoint.model : opened->checkpoint.optimizer)
-                       .Read(array.name, BufferOfTensor(memory));
-                 }}));
+  const CheckpointArrays all = ArraysOfCheckpoint();
+  const auto read = [&](size_t index, const Tensor& memory) {
+    if (rig_.world.rank() != 0) return absl::OkStatus();
+    const StateArray& array = all[index];
+    const bool is_value = array.kind == StateKind::kValue;
+    return (is_value ? opened->checkpoint.model : opened->checkpoint.optimizer)
+        .Read(array.name, BufferOfTensor(memory));
+  };
+  MUSTER_ASSIGN_OR_RETURN(const checkpoint::TrainingState loaded,
+                          TakeState({.rank = 0,
+                                     .name = NameOf(directory),
+                                     .own = std::move(head),
+                                     .giver = RankZero,
+                                     .read = read}));
   listeners_.Mark(Phase::kIdle);
   return Engine::Loaded{
       .metadata = loaded.metadata,
@@ -275,13 +301,14 @@ absl::StatusOr<Engine::Loaded> StateKeeper::LoadBase(const std::string& director
   absl::StatusOr<std::string> head = std::string();
   if (rig_.world.rank() == 0) head = Encode(own);
   MUSTER_ASSIGN_OR_RETURN(head, FromRank(rig_.world, 0, std::move(head)));
-  const auto read = [&](const StateArray& array, const Tensor& memory) {
-    return opened->checkpoint.model.Read(array.name, BufferOfTensor(memory));
+  const CheckpointArrays all = WithMemory({.model = BaseArrays(rig_.store)});
+  const auto read = [&](size_t index, const Tensor& memory) {
+    if (rig_.world.rank() != 0) return absl::OkStatus();
+    return opened->checkpoint.model.Read(all[index].name, BufferOfTensor(memory));
   };
   const StateSource source = {
-      .rank = 0, .name = NameOf(directory), .own = std::move(own), .read = read};
-  MUSTER_RETURN_IF_ERROR(
-      SpreadArrays(source, WithMemory({.model = BaseArrays(rig_.store)}), std::nullopt));
+      .rank = 0, .name = NameOf(directory), .own = std::move(own), .giver = RankZero, .read = read};
+  MUSTER_RETURN_IF_ERROR(SpreadArrays(source, all, std::nullopt));
   MUSTER_ASSIGN_OR_RETURN(const std::string hash, HashParameters());
   MUSTER_RETURN_IF_ERROR(
       CheckSameState(rig_.world, hash, absl::StrCat("after ", source.name, " was loaded")));
@@ -296,85 +323,146 @@ absl::StatusOr<Engine::Loaded> StateKeeper::LoadBase(const std::string& director
       .passed_over = opened.ok() ? opened->passed_over : std::vector<std::string>()};
 }
 
-absl::Status StateKeeper::CheckHoldsWholeState() const {
-  if (rig_.is_pipeline()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("plan ", rig_.plan.preset, ": no rank has the whole state, each holds one of ",
-                     rig_.set_up.mesh.stages, " stages"));
-  }
-  if (rig_.program.shards.size > 1) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "plan ", rig_.plan.preset, ": no rank has the whole state, which is spread over ",
-        rig_.program.shards.size, " ranks"));
-  }
+absl::StatusOr<ArrayPart> StateKeeper::CopyOwn(const StateExchange& exchange,
+                                               const StateArray& array, TensorPool& host) const {
+  const DType dtype = rig_.program.types.master;
+  ArrayPart part = {.whole = {.dtype = dtype, .shape = Sizes(array.parameter->shape())},
+                    .ranges = exchange.OwnRanges(*array.parameter)};
+  int64_t size = 0;
+  for (const ElementRange& range : part.ranges) size += range.size();
+  if (size == 0) return part;
+  part.elements = host.Allocate(dtype, {size});
+  MUSTER_RETURN_IF_ERROR(exchange.CopyOwn(array.kind, *array.parameter, part.elements));
+  return part;
+}
+
+absl::StatusOr<std::unique_ptr<StateCopy>> StateKeeper::Copy() {
   if (progress_.is_torn) {
     return absl::FailedPreconditionError(
         absl::StrCat("the state is of no step: what failed after step ", progress_.step,
                      " had begun to change parameters and optimizer"));
   }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::unique_ptr<StateCopy>> StateKeeper::Copy() {
-  MUSTER_RETURN_IF_ERROR(CheckHoldsWholeState());
   auto taken = std::make_unique<StateCopy>();
   taken->head = progress_.Save();
   const std::vector<plan::Program> stages = ProgramsOfPlaces();
   const StateExchange exchange(rig_.world, rig_.held, stages);
   TensorPool host;
-  const auto copy = [&](const std::vector<StateArray>& arrays, Arrays& to) -> absl::Status {
-    for (const StateArray& array : arrays) {
-      const Parameter& parameter = *array.parameter;
-      const Tensor memory = host.Allocate(rig_.program.types.master, parameter.shape());
-      MUSTER_RETURN_IF_ERROR(
-          exchange.CopyOwn(array.kind, parameter, memory.Reshaped({parameter.num_elements()})));
-      to.emplace(array.name, memory);
-    }
-    return absl::OkStatus();
-  };
-  MUSTER_RETURN_IF_ERROR(copy(ModelArrays(rig_.store), taken->model));
-  MUSTER_RETURN_IF_ERROR(copy(OptimizerArrays(rig_.store, rig_.plan.update), taken->optimizer));
+  for (const StateArray& array : ModelArrays(rig_.store)) {
+    MUSTER_ASSIGN_OR_RETURN(taken->model[array.name], CopyOwn(exchange, array, host));
+  }
+  for (const StateArray& array : OptimizerArrays(rig_.store, rig_.plan.update)) {
+    MUSTER_ASSIGN_OR_RETURN(taken->optimizer[array.name], CopyOwn(exchange, array, host));
+  }
   return taken;
 }
 
-absl::Status StateKeeper::CheckCopy(const StateCopy& copy, const std::string& name) const {
+absl::Status StateKeeper::CheckCopy(const StateCopy& copy) const {
   const ArrayTable model = TableOf(copy.model);
   const ArrayTable optimizer = TableOf(copy.optimizer);
+  // AllOrNone names the others.
+  const char* name = rig_.world.rank() == 0 ? "the state of rank 0" : "its state";
   return CheckSameModel(rig_.store, rig_.program.types.master, rig_.plan.update,
                         {model, optimizer, name});
+}
+
+// A rank has the same elements of a parameter's value and of its moments.
+absl::StatusOr<std::vector<StatePart>> StateKeeper::GatherParts(
+    const StateCopy* own, absl::Span<const ElementRange> places) {
+  std::vector<int64_t> mine;  // first and last, of each
+  const std::vector<StateArray> arrays = ModelArrays(rig_.store);
+  for (size_t i = 0; own != nullptr && i < arrays.size(); ++i) {
+    for (const ElementRange& range : own->model.at(arrays[i].name).ranges) {
+      mine.push_back(places[i].begin + range.begin);
+      mine.push_back(places[i].begin + range.end);
+    }
+  }
+  Communicator& world = rig_.world;
+  const std::vector<int64_t> head = {own == nullptr ? kNoState : own->head.step,
+                                     static_cast<int64_t>(mine.size())};
+  std::vector<int64_t> heads(head.size() * world.size());
+  MUSTER_RETURN_IF_ERROR(world.AllGather(ConstBufferOf(head), BufferOf(heads)).Wait());
+  int64_t most = 0;
+  for (size_t rank = 0; rank < heads.size() / 2; ++rank) most = std::max(most, heads[2 * rank + 1]);
+  mine.resize(most);
+  std::vector<int64_t> all(most * world.size());
+  if (most > 0) {
+    MUSTER_RETURN_IF_ERROR(world.AllGather(ConstBufferOf(mine), BufferOf(all)).Wait());
+  }
+  std::vector<StatePart> parts(world.size());
+  for (int rank = 0; rank < world.size(); ++rank) {
+    parts[rank].step = heads[2 * rank];
+    const int64_t* ends = all.data() + rank * most;
+    for (int64_t i = 0; i < heads[2 * rank + 1]; i += 2) {
+      parts[rank].ranges.push_back({ends[i], ends[i + 1]});
+    }
+  }
+  return parts;
+}
+
+absl::Status StateKeeper::Assemble(const StateCopy* own, const StateArray& array,
+                                   absl::Span<const SourceRange> sources, const Tensor& memory) {
+  if (sources.empty()) return absl::OkStatus();  // no elements
+  const int self = rig_.world.rank();
+  const int giver = sources[0].rank;
+  for (const auto& [rank, range] : sources) {
+    const Tensor place = memory.Slice(range.begin, {range.size()});
+    if (rank == self) {
+      const bool is_value = array.kind == StateKind::kValue;
+      const ArrayPart& part = (is_value ? own->model : own->optimizer).at(array.name);
+      MUSTER_RETURN_IF_ERROR(CopyElements(rig_.queue, part, range, place));
+      if (self != giver) {
+        MUSTER_RETURN_IF_ERROR(rig_.world.Send(BufferOfTensor(place), giver).Wait());
+      }
+    } else if (self == giver) {
+      MUSTER_RETURN_IF_ERROR(rig_.world.Recv(BufferOfTensor(place), rank).Wait());
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Engine::Restored> StateKeeper::Restore(const StateCopy* own) {
   MUSTER_RETURN_IF_ERROR(alone_.Leave());
   listeners_.Mark(Phase::kLoad);
-  const std::vector<int64_t> own_step = {own == nullptr ? kNoState : own->head.step};
-  std::vector<int64_t> steps(rig_.world.size());
-  MUSTER_RETURN_IF_ERROR(rig_.world.AllGather(ConstBufferOf(own_step), BufferOf(steps)).Wait());
-  const auto newest = std::max_element(steps.begin(), steps.end());
-  if (*newest == kNoState) {
-    return absl::NotFoundError(
-        absl::StrCat("none of ", rig_.world.size(), " ranks has the whole state of the training"));
-  }
-  const int giver = static_cast<int>(newest - steps.begin());
+  MUSTER_RETURN_IF_ERROR(
+      AllOrNone(rig_.world, own == nullptr ? absl::OkStatus() : CheckCopy(*own)));
+  const CheckpointArrays all = ArraysOfCheckpoint();
+  const std::vector<ElementRange> places = PlacesOf(all.model);
+  const int64_t num_elements = places.empty() ? 0 : places.back().end;
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<StatePart> parts, GatherParts(own, places));
+  MUSTER_ASSIGN_OR_RETURN(const StateSources sources, ChooseSources(parts, num_elements));
+  const std::vector<int> ranks = sources.Ranks();
+  const Engine::Restored restored = {.step = sources.step,
+                                     .rank = ranks.empty() ? 0 : ranks[0],
+                                     .num_ranks = static_cast<int>(ranks.size())};
+  std::map<const Parameter*, ElementRange> place_of;
+  for (size_t i = 0; i < places.size(); ++i) place_of[all.model[i].parameter] = places[i];
+  const auto sources_of = [&](size_t index) {
+    const ElementRange place = place_of.at(all[index].parameter);
+    std::vector<SourceRange> of_array = sources.Of(place);
+    for (SourceRange& source : of_array) {
+      source.range.begin -= place.begin;
+      source.range.end -= place.begin;
+    }
+    return of_array;
+  };
   absl::StatusOr<checkpoint::TrainingState> head = absl::UnknownError("not on this rank");
-  if (rig_.world.rank() == giver) {
-    head = own->head;
-    absl::Status checked = CheckCopy(*own, NameOf(giver));
-    if (!checked.ok()) head = std::move(checked);
-  }
-  MUSTER_ASSIGN_OR_RETURN(
-      const checkpoint::TrainingState taken,
-      TakeState({.rank = giver,
-                 .name = NameOf(giver),
-                 .own = std::move(head),
-                 .read = [&](const StateArray& array, const Tensor& memory) {
-                   const bool is_value = array.kind == StateKind::kValue;
-                   const Arrays& arrays = is_value ? own->model : own->optimizer;
-                   const Tensor& from = arrays.at(array.name);
-                   return CopyAcross(rig_.queue, from.Reshaped(memory.shape()), memory);
-                 }}));
+  if (rig_.world.rank() == restored.rank) head = own->head;
+  MUSTER_RETURN_IF_ERROR(TakeState({.rank = restored.rank,
+                                    .name = WhoseState(restored),
+                                    .own = std::move(head),
+                                    .giver =
+                                        [&](size_t index) {
+                                          const std::vector<SourceRange> from = sources_of(index);
+                                          return from.empty() ? restored.rank : from[0].rank;
+                                        },
+                                    .read =
+                                        [&](size_t index, const Tensor& memory) {
+                                          return Assemble(own, all[index], sources_of(index),
+                                                          memory);
+                                        }})
+                             .status());
   listeners_.Mark(Phase::kIdle);
-  return Engine::Restored{.rank = giver, .step = taken.step};
+  return restored;
 }
 
 }  // namespace muster::engine

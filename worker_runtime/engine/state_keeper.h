@@ -1,7 +1,9 @@
-// The whole state of a training on its way out and in: to and from a checkpoint, as a copy in
-// memory, and to the ranks of a later world. It passes through one rank, array by array.
+// The state of a training on its way out and in: to and from a checkpoint, as copies of the ranks'
+// parts in memory, and to the ranks of a later world. Each array passes through one rank whole, one
+// after the other.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,6 +15,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "muster/checkpoint_fence.h"
 #include "muster/engine.h"
 #include "muster/tensor.h"
@@ -20,6 +23,7 @@
 #include "worker_runtime/engine/rig.h"
 #include "worker_runtime/engine/state_exchange.h"
 #include "worker_runtime/engine/state_file.h"
+#include "worker_runtime/engine/state_sources.h"
 #include "worker_runtime/engine/step_listeners.h"
 #include "worker_runtime/engine/training_progress.h"
 #include "worker_runtime/engine/units_alone.h"
@@ -27,12 +31,18 @@
 
 namespace muster::engine {
 
-// Every array of a checkpoint by name, of the type of the masters and in the shape of its
-// parameter.
+// What a rank has of an array.
+struct ArrayPart {
+  checkpoint::ArrayInfo whole;       // of the type of the masters
+  std::vector<ElementRange> ranges;  // of its elements
+  Tensor elements;                   // one range after the other
+};
+
+// A rank's part of every array of a checkpoint, by name.
 struct StateCopy {
   checkpoint::TrainingState head;
-  std::map<std::string, Tensor> model;
-  std::map<std::string, Tensor> optimizer;
+  std::map<std::string, ArrayPart> model;
+  std::map<std::string, ArrayPart> optimizer;
 };
 
 // Threads: thread-compatible; all ranks call the same functions, but for Copy.
@@ -59,13 +69,14 @@ class StateKeeper {
   absl::StatusOr<std::string> HashParameters();
 
  private:
-  // A rank that has a whole state, which it gives to all.
+  // The origin of a state.
   struct StateSource {
-    int rank = 0;
+    int rank = 0;                                   // that has its head
     std::string name;                               // for people
     absl::StatusOr<checkpoint::TrainingState> own;  // what the rank has; of no use on the others
-    // Called on the rank alone: fills `memory`.
-    absl::FunctionRef<absl::Status(const StateArray& array, const Tensor& memory)> read;
+    // Called on every rank: array `index` is whole in `memory` of rank `giver` then.
+    absl::FunctionRef<int(size_t index)> giver;
+    absl::FunctionRef<absl::Status(size_t index, const Tensor& memory)> read;
   };
 
   // The programs of the first rank of each stage.
@@ -79,14 +90,20 @@ class StateKeeper {
   absl::Status GiveArrays();
   absl::StatusOr<checkpoint::NewestCheckpoint> OpenCheckpoint(const std::string& directory);
   absl::StatusOr<checkpoint::NewestCheckpoint> OpenBase(const std::string& directory);
-  // Every rank calls it alike. An error of the source's rank before the first array leaves all as
-  // it was.
+  // Every rank calls it alike. An error in reading the first array leaves all as it was.
   absl::StatusOr<checkpoint::TrainingState> TakeState(const StateSource& source);
   absl::Status TakeArrays(const StateSource& source, int64_t updates);
   absl::Status SpreadArrays(const StateSource& source, const CheckpointArrays& all,
                             std::optional<ValueRounding> rounding);
-  absl::Status CheckHoldsWholeState() const;
-  absl::Status CheckCopy(const StateCopy& copy, const std::string& name) const;
+  absl::StatusOr<ArrayPart> CopyOwn(const StateExchange& exchange, const StateArray& array,
+                                    TensorPool& host) const;
+  absl::Status CheckCopy(const StateCopy& copy) const;
+  // What every rank has of the model's arrays, `places` of each among all their elements.
+  absl::StatusOr<std::vector<StatePart>> GatherParts(const StateCopy* own,
+                                                     absl::Span<const ElementRange> places);
+  // What the ranks give of the array goes to its place in the memory of the first of them.
+  absl::Status Assemble(const StateCopy* own, const StateArray& array,
+                        absl::Span<const SourceRange> sources, const Tensor& memory);
 
   Rig& rig_;
   TrainingProgress& progress_;

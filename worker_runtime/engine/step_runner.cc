@@ -1,5 +1,6 @@
 #include "worker_runtime/engine/step_runner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,7 +27,7 @@ void StepRunner::Begin(MonoTime now) {
   result_ = {};
   result_.learning_rate = updater_.PutNumbers();
   in_step_ = true;
-  is_updating_ = false;
+  updates_left_.reset();
 }
 
 absl::Status StepRunner::Put(PassForward forward) {
@@ -45,7 +46,7 @@ absl::Status StepRunner::PutIntoCapture(PassForward forward) {
 }
 
 void StepRunner::Launch(Work step) {
-  is_updating_ = true;
+  updates_left_ = 1;
   travels_.Launch(std::move(step));
 }
 
@@ -75,7 +76,7 @@ bool StepRunner::Fail(const absl::Status& failure) {
   EndGroups(failure);
   travels_.AwaitRest().IgnoreError();
   Forget();
-  return is_updating_;
+  return updates_left_.value_or(0) > 0;
 }
 
 // An error that ended one communicator ends the others with the same words: a rank that waits in
@@ -162,14 +163,22 @@ absl::Status StepRunner::DecideUpdate() {
 
 absl::Status StepRunner::JudgeStep() {
   MUSTER_ASSIGN_OR_RETURN(const StepRecord record, updater_.Read());
-  is_updating_ = false;  // not yet, or all of it is done
+  updates_left_.reset();  // not yet, or all of it is done
   return updater_.Judge(record, result_);
 }
 
 void StepRunner::Update(const plan::Update& update) {
   if (result_.skipped) return;
-  if (!is_capturing_) is_updating_ = true;
+  if (!is_capturing_) updates_left_ = updates_left_.value_or(NumUpdates());
   updater_.Update(update.bucket);
+  if (rig_.host_reads()) --*updates_left_;
+}
+
+int StepRunner::NumUpdates() const {
+  const std::vector<Action>& actions = rig_.program.actions;
+  return static_cast<int>(std::count_if(actions.begin(), actions.end(), [](const Action& action) {
+    return action.If<plan::Update>() != nullptr;
+  }));
 }
 
 void StepRunner::Start(absl::Span<const int> actions) {

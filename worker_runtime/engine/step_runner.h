@@ -47,7 +47,8 @@ class StepRunner {
   void Forget();
   // Waits for the end. Errors: as Put.
   absl::Status End();
-  // Waits for what is under way. Whether the step has begun to change parameters or optimizer.
+  // Waits for what is under way. Whether the step has changed some of what this rank owns of
+  // parameters and optimizer, and not all.
   bool Fail(const absl::Status& failure);
 
   // A step is under way: uses of the model are of its passes.
@@ -79,6 +80,7 @@ class StepRunner {
   absl::Status DecideUpdate();
   absl::Status JudgeStep();
   void Update(const plan::Update& update);
+  int NumUpdates() const;
   // The tape of the pass at hand tells which gradients are written for the last time.
   void WatchGradients(Tape& tape);
   void EnterNext(const Parameter& parameter);
@@ -97,7 +99,9 @@ class StepRunner {
   MonoTime began_;
   bool in_step_ = false;
   bool is_capturing_ = false;
-  bool is_updating_ = false;  // it may have changed parameters or optimizer
+  // Updates to come, once it may have changed parameters or optimizer: some but not all are done.
+  // On a device, whose updates are sent ahead, never none.
+  std::optional<int> updates_left_;
   int to_compute_ = plan::kNone;
   absl::Status use_error_;  // of a use within a pass, which cannot return it
   std::vector<int> observed_gradients_;

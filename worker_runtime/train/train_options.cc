@@ -77,7 +77,7 @@ std::vector<Option> StateRows(TrainOptions& out) {
       {.name = "survive",
        .value_name = "B",
        .help = "keep this process when other workers or nodes are lost, yes or no: training goes "
-               "on from a surviving rank that holds the whole state, else from the newest "
+               "on from the newest state that the survivors have together, else from the newest "
                "checkpoint in --resume, else from the beginning (no)",
        .read = Into(ParseBool, out.survive)},
   };

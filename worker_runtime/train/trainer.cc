@@ -304,9 +304,12 @@ absl::Status Trainer::TakeUpState() {
     absl::StatusOr<Engine::Restored> restored = engine_->Restore(so_far_.state);
     if (restored.ok()) {
       restored_ = *restored;
-      resumed_ = absl::StrCat("rank ", restored->rank, "'s state, after step ", restored->step);
+      resumed_ = absl::StrCat(WhoseState(*restored), ", after step ", restored->step);
     } else if (!absl::IsNotFound(restored.status())) {
       return restored.status();
+    } else {
+      no_state_ =
+          so_far_.no_state.empty() ? std::string(restored.status().message()) : so_far_.no_state;
     }
   }
   if (!restored_.has_value() && !options_.resume.empty()) MUSTER_RETURN_IF_ERROR(Resume());
@@ -422,12 +425,13 @@ std::string Trainer::DescribeAdapters() const {
 
 void Trainer::PrintStart() const {
   if (so_far_.rounds > 1) {
-    return console_.Print(DescribeRound({.round = runtime_.restart_count(),
-                                         .size = runtime_.size(),
-                                         .step = engine_->step(),
-                                         .from_rank = restored_.has_value() ? restored_->rank : -1,
-                                         .no_state = so_far_.no_state,
-                                         .resume = options_.resume}));
+    return console_.Print(
+        DescribeRound({.round = runtime_.restart_count(),
+                       .size = runtime_.size(),
+                       .step = engine_->step(),
+                       .whose_state = restored_.has_value() ? WhoseState(*restored_) : "",
+                       .no_state = no_state_,
+                       .resume = options_.resume}));
   }
   console_.Print(
       DescribeStart({.model = config_,

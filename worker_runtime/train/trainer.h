@@ -30,9 +30,9 @@ class Trainer {
   Trainer(Runtime& runtime, TrainOptions options, TrainingSoFar so_far = {});
 
   // Checks what this rank can check alone, then meets the others, builds model and engine, and gets
-  // the state to go on from: that of a rank that has survived, if ranks do (--survive); else the
-  // checkpoint. After an error the trainer should live until the ranks have said why they end: its
-  // communicator's end would be the peers' failure.
+  // the state to go on from: what ranks that have survived have of it, if ranks do (--survive);
+  // else the checkpoint. After an error the trainer should live until the ranks have said why they
+  // end: its communicator's end would be the peers' failure.
   //
   // Errors: for ExitCodeOfSetup.
   absl::Status SetUp();
@@ -113,8 +113,9 @@ class Trainer {
   TrainOptions options_;  // --backend is what it has become, once there is a world
   GptConfig config_;
   const Console console_;
-  std::string resumed_;  // where from, for people
-  std::string base_;     // which model lies beneath adapters: its arrays' SHA-256, or its seed
+  std::string resumed_;   // where from, for people
+  std::string no_state_;  // why from no state of the ranks'
+  std::string base_;      // which model lies beneath adapters: its arrays' SHA-256, or its seed
   std::optional<Engine::Restored> restored_;
 
   // Each uses those above it.

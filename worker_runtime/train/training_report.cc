@@ -127,19 +127,18 @@ std::string DescribeStart(const StartFacts& facts) {
 std::string DescribeRound(const RoundFacts& facts) {
   const std::string begin = absl::StrCat("round ", facts.round, ": ");
   const std::string ranks = Counted(facts.size, "rank");
-  if (facts.from_rank >= 0) {
-    return absl::StrCat(begin, "goes on after step ", facts.step, " with ", ranks, " (rank ",
-                        facts.from_rank, "'s state)\n");
+  if (!facts.whose_state.empty()) {
+    return absl::StrCat(begin, "goes on after step ", facts.step, " with ", ranks, " (",
+                        facts.whose_state, ")\n");
   }
-  const std::string why = facts.no_state.empty() ? "no rank has the whole state" : facts.no_state;
   if (facts.step > 0) {
     return absl::StrCat(begin, "goes on after step ", facts.step, " with ", ranks,
-                        " (the checkpoint in ", facts.resume, "; ", why, ")\n");
+                        " (the checkpoint in ", facts.resume, "; ", facts.no_state, ")\n");
   }
   return absl::StrCat(begin, "starts from the beginning with ", ranks, " (",
                       facts.resume.empty() ? "there is no --resume"
                                            : absl::StrCat("no checkpoint in ", facts.resume),
-                      "; ", why, ")\n");
+                      "; ", facts.no_state, ")\n");
 }
 
 void TrainingTotals::Add(const StepResult& result) {

@@ -37,12 +37,12 @@ std::string DescribeStart(const StartFacts& facts);
 
 // How a process goes on in a later round of the job.
 struct RoundFacts {
-  int round = 0;         // of the job, from 0
-  int size = 1;          // ranks
-  int64_t step = 0;      // after which it goes on
-  int from_rank = -1;    // whose state it is; -1: that of no rank
-  std::string no_state;  // why this rank had none to give; empty: it had
-  std::string resume;    // where a checkpoint was looked for; empty: nowhere
+  int round = 0;            // of the job, from 0
+  int size = 1;             // ranks
+  int64_t step = 0;         // after which it goes on
+  std::string whose_state;  // WhoseState; empty: that of no rank
+  std::string no_state;     // why there is none, where whose_state is empty
+  std::string resume;       // where a checkpoint was looked for; empty: nowhere
 };
 
 // One line, ending with \n.

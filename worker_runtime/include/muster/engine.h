@@ -102,12 +102,13 @@ struct Rig;
 struct StateCopy;
 }  // namespace engine
 
-// The whole training state after a whole number of steps, in the host's memory: what a rank takes
-// along when its engine, store and communicators come to their end. Made by Engine::TakeSnapshot;
-// else empty, as of a rank that has none.
+// A rank's part of the training state after a whole number of steps, in the host's memory: what it
+// takes along when its engine, store and communicators come to their end. The part is what the rank
+// updates: all of it where it is replicated, a shard where it is spread, a stage of a pipeline.
+// Made by Engine::TakeSnapshot; else empty, as of a rank that has none.
 //
-// Cost: what a checkpoint takes: of each parameter its value (of 16 bits: its master of f32) and
-//       moments, 12 bytes per parameter for AdamW; the engine that takes it and the one that is
+// Cost: what a checkpoint takes of it: of each parameter its value (of 16 bits: its master of f32)
+//       and moments, 12 bytes per parameter for AdamW; the engine that takes it and the one that is
 //       given it have theirs beside.
 // Threads: thread-compatible.
 class EngineSnapshot {
@@ -341,27 +342,29 @@ class Engine {
   // Errors: Load's.
   absl::StatusOr<Loaded> LoadBase(const std::string& directory);
 
-  // This rank's state after its last complete step, also when a step has failed since, as by a
-  // peer's loss. It asks no other rank; communicators may have come to their end.
+  // This rank's part of the state after its last complete step, also when a step has failed since,
+  // as by a peer's loss. It asks no other rank; communicators may have come to their end.
   //
-  // Errors: kFailedPrecondition: this rank does not hold the state whole (its plan shards it over
-  //         several ranks, or cuts it into stages), or what failed had begun to change it: a load,
-  //         or on a device the update of a step (see EngineOptions::waits_before_updates); the
-  //         device's.
+  // Errors: kFailedPrecondition: what failed had begun to change the state: a load, or the update
+  //         of a step, which is done in parts where the plan shards, and on a device is sent ahead
+  //         (see EngineOptions::waits_before_updates); the device's.
   absl::StatusOr<EngineSnapshot> TakeSnapshot();
 
-  // Continues from the newest state that any rank has, of those that are equally new that of the
-  // lowest rank; it goes from there to all, array by array. Each rank brings what it has, a rank
-  // that is new an empty snapshot. The ranks may be more or fewer than those that it was taken on,
-  // and their plan another one, also one that shards.
+  // Continues from the newest step of whose state the ranks have all together, each element from
+  // the lowest rank that has it or another; it goes from there to all, array by array. Each rank
+  // brings what it has, a rank that is new an empty snapshot. Where a rank is lost, its part is
+  // there if another rank had it too: a replica, as under ddp and hybrid-shard, or in pipelines of
+  // several replicas. The ranks may be more or fewer than those that it was taken on, and their
+  // plan another one.
   //
-  // Errors: kNotFound: no rank has one; kInvalidArgument: it is of another model, or trained by
-  //         another optimizer (names the first array that is missing or differs); on all ranks
-  //         alike, and these leave everything as it was. kDataLoss: a rank holds other parameters
-  //         afterwards; the communicator's.
+  // Errors: kNotFound: there is no such step (says how much is missing); kInvalidArgument: what a
+  //         rank brings is of another model, or trained by another optimizer (names the first array
+  //         that is missing or differs); on all ranks alike, and these leave everything as it was.
+  //         kDataLoss: a rank holds other parameters afterwards; the communicator's.
   struct Restored {
-    int rank = 0;  // whose state it was
     int64_t step = 0;
+    int rank = 0;       // the lowest whose state it was
+    int num_ranks = 1;  // of whom it was put together
   };
   absl::StatusOr<Restored> Restore(const EngineSnapshot& own);
 
@@ -372,5 +375,8 @@ class Engine {
                                                       EngineOptions options);
   std::unique_ptr<State> state_;
 };
+
+// For people: "rank 1's state", "the state that 4 ranks had together".
+std::string WhoseState(const Engine::Restored& restored);
 
 }  // namespace muster

@@ -23,6 +23,7 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 constexpr GptConfig kModel = {
@@ -253,6 +254,54 @@ TEST_P(EverySchedule, GoesOnFromTheCheckpointsOfOthersAndTheyFromIts) {
     Trained(other, 2, "", of_other.path());
     EXPECT_EQ(Trained(own, 2, of_other.path()).hash, whole) << Name(other) << " to " << Name(own);
   }
+}
+
+// The ranks' parts after two steps; rank `lost` is replaced by one that has nothing.
+std::string GoneOnWithout(int lost, const Setting& setting, int steps) {
+  const auto engine_on = [&](Communicator& world, ParameterStore& store, const Gpt& gpt) {
+    return *Engine::Create(world, store, PlanOf(setting), gpt.Units(), kSize);
+  };
+  const auto run = [](Engine& engine, int64_t steps) {
+    const Sevens text;
+    auto reader = *engine.Read(text, kSize);
+    while (engine.step() < steps) ASSERT_THAT(engine.Step(*reader), IsOk());
+  };
+  std::vector<EngineSnapshot> brought =
+      OnRanks<EngineSnapshot>(setting.ranks(), [&](Communicator& world) {
+        ParameterStore store(setting.dtype);
+        const auto gpt = *Gpt::Create(kModel, store);
+        const auto engine = engine_on(world, store, *gpt);
+        run(*engine, 2);
+        return world.rank() == lost ? EngineSnapshot() : *engine->TakeSnapshot();
+      });
+  const auto hashes = OnRanks<std::string>(setting.ranks(), [&](Communicator& world) {
+    ParameterStore store(setting.dtype);
+    const auto gpt = *Gpt::Create(kModel, store);
+    const auto engine = engine_on(world, store, *gpt);
+    const auto restored = engine->Restore(brought[world.rank()]);
+    if (!restored.ok()) return std::string(restored.status().message());
+    run(*engine, steps);
+    return *engine->ParameterHash();
+  });
+  EXPECT_THAT(hashes, Each(hashes[0]));
+  return hashes[0];
+}
+
+TEST_P(EverySchedule, GoesOnFromWhatIsLeftOfStagesThatHaveReplicas) {
+  for (const char* preset : {"ddp", "hybrid-shard"}) {
+    const int replicas = preset == std::string("ddp") ? 2 : 4;
+    const Setting setting = {
+        .schedule = GetParam(), .places = 2, .replicas = replicas, .preset = preset};
+    const std::string whole = Trained({}, 3).hash;
+    for (const int lost : {0, replicas + 1}) {
+      EXPECT_EQ(GoneOnWithout(lost, setting, 3), whole) << Name(setting) << " without " << lost;
+    }
+  }
+}
+
+TEST_P(EverySchedule, MissesAStageThatIsLost) {
+  EXPECT_THAT(GoneOnWithout(1, {.schedule = GetParam(), .places = 2}, 3),
+              HasSubstr("no whole state together: after step 2 they lack "));
 }
 
 // The programs of all ranks, from the model on the meta device.

@@ -4,11 +4,13 @@
 
 #include <functional>
 #include <future>
+#include <latch>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
@@ -53,6 +55,7 @@ std::vector<EngineSnapshot> SnapshotsAfter(int ranks, const Plan& plan, int step
 struct GoneOn {
   absl::Status status;
   int from_rank = -1;
+  int num_ranks = 0;  // that gave of their state
   int64_t from_step = -1;
   std::string hash;
 };
@@ -67,16 +70,17 @@ std::vector<GoneOn> GoOn(const std::vector<EngineSnapshot>& brought, const Plan&
     if (!restored.ok()) return {.status = restored.status()};
     EXPECT_EQ(engine.step(), restored->step);
     const auto losses = training->Steps(steps - static_cast<int>(restored->step));
-    return {losses.status(), restored->rank, restored->step,
+    return {losses.status(), restored->rank, restored->num_ranks, restored->step,
             engine.ParameterHash().value_or("none")};
   });
 }
 
 void ExpectAll(const std::vector<GoneOn>& ranks, int from_rank, int64_t from_step,
-               const std::string& hash) {
+               const std::string& hash, int num_ranks = 1) {
   for (const GoneOn& rank : ranks) {
     EXPECT_THAT(rank.status, IsOk());
     EXPECT_EQ(rank.from_rank, from_rank);
+    EXPECT_EQ(rank.num_ranks, num_ranks);
     EXPECT_EQ(rank.from_step, from_step);
     EXPECT_EQ(rank.hash, hash);
   }
@@ -172,8 +176,6 @@ TEST(EngineSnapshot, OfAReplicatedPlanIsRestoredByAPipeline) {
   const EngineSnapshot none;
   const auto hashes = OnRanks<std::string>(2, [&](Communicator& world) {
     ReaderTraining on(world, plan, nullptr);
-    EXPECT_THAT(on.engine->TakeSnapshot(),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("one of 2 stages")));
     EXPECT_THAT(on.engine->Restore(world.rank() == 1 ? taken : none), IsOk());
     on.Steps(2);
     return on.Hash();
@@ -181,16 +183,93 @@ TEST(EngineSnapshot, OfAReplicatedPlanIsRestoredByAPipeline) {
   EXPECT_THAT(hashes, Each(whole[0]));
 }
 
-TEST(EngineSnapshot, IsRefusedByPlansThatSpreadTheStateOverRanks) {
-  for (const char* preset : {"zero-1", "zero-2", "zero-3", "full-shard"}) {
+constexpr const char* kSpread[] = {"zero-1", "zero-2", "zero-3", "full-shard"};
+
+TEST(EngineSnapshot, OfShardsIsPutTogetherForEveryPlan) {
+  const std::string expected = Train(1, PlanOn(1), 5).hash;
+  for (const char* from : kSpread) {
+    const std::vector<EngineSnapshot> brought = SnapshotsAfter(3, Under(from, PlanOn(3), 3), 3);
+    for (const std::string& to : DataParallelPresets()) {
+      SCOPED_TRACE(absl::StrCat(from, " to ", to));
+      ExpectAll(GoOn(brought, Under(to, PlanOn(3), 3), 5), 0, 3, expected, 3);
+    }
+  }
+}
+
+TEST(EngineSnapshot, OfShardsGoesToMoreRanksAndOthers) {
+  std::vector<EngineSnapshot> brought = SnapshotsAfter(2, Under("zero-3", PlanOn(2), 2), 3);
+  brought.resize(4);
+  std::swap(brought[0], brought[3]);
+  ExpectAll(GoOn(brought, Under("full-shard", PlanOn(4), 4), 5), 1, 3, Train(1, PlanOn(1), 5).hash,
+            2);
+}
+
+TEST(EngineSnapshot, OfALostShardIsMissedOnEveryRank) {
+  for (const char* preset : kSpread) {
     SCOPED_TRACE(preset);
-    const auto statuses = OnRanks<absl::Status>(2, [&](Communicator& world) {
-      auto training = MakeTraining(world, Under(preset, PlanOn(2), 2));
-      return training->engine().TakeSnapshot().status();
-    });
-    EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
-                                        AllOf(HasSubstr(absl::StrCat("plan ", preset)),
-                                              HasSubstr("spread over 2 ranks")))));
+    const Plan plan = Under(preset, PlanOn(2), 2);
+    std::vector<EngineSnapshot> brought = SnapshotsAfter(2, plan, 3);
+    brought[1] = EngineSnapshot();
+    for (const GoneOn& rank : GoOn(brought, plan, 5)) {
+      EXPECT_THAT(rank.status, StatusIs(absl::StatusCode::kNotFound,
+                                        AllOf(HasSubstr("2 ranks have no whole state together"),
+                                              HasSubstr("after step 3 they lack "))));
+    }
+  }
+}
+
+// Two groups of two ranks.
+TEST(EngineSnapshot, OfShardsWithReplicasOutlivesTheLossOfEachRank) {
+  const std::string expected = Train(1, PlanOn(1), 5).hash;
+  for (const char* preset : {"hybrid-shard", "hybrid-shard-zero2"}) {
+    const Plan plan = Under(preset, PlanOn(4), 4);
+    ASSERT_EQ(plan.shard_ranks, 2);
+    for (int lost = 0; lost < 4; ++lost) {
+      SCOPED_TRACE(absl::StrCat(preset, " without rank ", lost));
+      std::vector<EngineSnapshot> brought = SnapshotsAfter(4, plan, 3);
+      brought[lost] = EngineSnapshot();
+      ExpectAll(GoOn(brought, plan, 5), lost == 0 ? 1 : 0, 3, expected, 2);
+    }
+  }
+}
+
+// Two ranks that were lost may have held the same shard, or each another.
+TEST(EngineSnapshot, OfShardsWithReplicasOutlivesTheLossOfAWholeReplica) {
+  const Plan plan = Under("hybrid-shard", PlanOn(4), 4);
+  std::vector<EngineSnapshot> brought = SnapshotsAfter(4, plan, 3);
+  std::vector<EngineSnapshot> left;
+  left.push_back(std::move(brought[2]));
+  left.push_back(std::move(brought[3]));
+  ExpectAll(GoOn(left, Under("hybrid-shard", PlanOn(2), 2), 5), 0, 3, Train(1, PlanOn(1), 5).hash,
+            2);
+  left[1] = std::move(brought[0]);
+  EXPECT_THAT(GoOn(left, PlanOn(2), 5)[0].status, StatusIs(absl::StatusCode::kNotFound));
+}
+
+// What a rank has updated is its own, also where the others never hear of it.
+TEST(EngineSnapshot, OfShardsHasTheStepWhoseUpdatesAreDoneThoughTheirGathersFailed) {
+  const std::string expected = Train(1, PlanOn(1), 4).hash;
+  for (const char* preset : {"zero-1", "zero-2"}) {
+    SCOPED_TRACE(preset);
+    Plan plan = Under(preset, PlanOn(4), 4);
+    plan.buckets.bytes_max = 8'000;
+    std::latch all_update(4);
+    const std::vector<EngineSnapshot> brought =
+        OnRanks<EngineSnapshot>(4, [&](Communicator& world) {
+          auto training = MakeTraining(world, plan);
+          EXPECT_THAT(training->Steps(1), IsOk());
+          bool updates = false;
+          training->engine().OnAction([&](const TimedAction& action) {
+            if (!absl::StartsWith(action.what, "UPDATE") || std::exchange(updates, true)) return;
+            all_update.arrive_and_wait();
+            world.Abort("rank 4 has died");
+          });
+          EXPECT_THAT(training->Step(), StatusIs(absl::StatusCode::kAborted));
+          EngineSnapshot taken = SnapshotOf(training->engine());
+          EXPECT_EQ(taken.step(), 2);
+          return taken;
+        });
+    ExpectAll(GoOn(brought, plan, 4), 0, 2, expected, 4);
   }
 }
 

@@ -67,27 +67,27 @@ TEST(DescribeStart, SaysWhyItIsNotNccl) {
 }
 
 TEST(DescribeRound, NamesTheRankWhoseStateItIs) {
-  EXPECT_EQ(DescribeRound({.round = 2, .size = 3, .step = 17, .from_rank = 1}),
+  EXPECT_EQ(DescribeRound({.round = 2, .size = 3, .step = 17, .whose_state = "rank 1's state"}),
             "round 2: goes on after step 17 with 3 ranks (rank 1's state)\n");
-  EXPECT_EQ(DescribeRound({.round = 1, .size = 1, .step = 0, .from_rank = 0}),
+  EXPECT_EQ(DescribeRound({.round = 1, .size = 1, .step = 0, .whose_state = "rank 0's state"}),
             "round 1: goes on after step 0 with 1 rank (rank 0's state)\n");
 }
 
 TEST(DescribeRound, NamesTheCheckpointAndWhyNoRankHadTheState) {
-  EXPECT_EQ(
-      DescribeRound({.round = 2, .size = 3, .step = 15, .resume = "runs/a"}),
-      "round 2: goes on after step 15 with 3 ranks (the checkpoint in runs/a; no rank has the "
-      "whole state)\n");
-  EXPECT_THAT(DescribeRound({.step = 15, .no_state = "plan zero-1 spreads it", .resume = "a"}),
-              HasSubstr("(the checkpoint in a; plan zero-1 spreads it)"));
+  EXPECT_EQ(DescribeRound({.round = 2,
+                           .size = 3,
+                           .step = 15,
+                           .no_state = "they lack 1 of 3 elements",
+                           .resume = "runs/a"}),
+            "round 2: goes on after step 15 with 3 ranks (the checkpoint in runs/a; they lack 1 of "
+            "3 elements)\n");
 }
 
 TEST(DescribeRound, SaysThatAllIsLost) {
-  EXPECT_EQ(DescribeRound({.round = 2, .size = 3}),
-            "round 2: starts from the beginning with 3 ranks (there is no --resume; no rank has "
-            "the whole "
-            "state)\n");
-  EXPECT_THAT(DescribeRound({.resume = "a"}), HasSubstr("(no checkpoint in a; "));
+  EXPECT_EQ(DescribeRound({.round = 2, .size = 3, .no_state = "it is torn"}),
+            "round 2: starts from the beginning with 3 ranks (there is no --resume; it is torn)\n");
+  EXPECT_THAT(DescribeRound({.no_state = "it is torn", .resume = "a"}),
+              HasSubstr("(no checkpoint in a; it is torn)"));
 }
 
 StepResult Step(double loss, int64_t num_tokens) {
