@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -92,6 +93,11 @@ absl::StatusOr<UniqueFd> LogFolder::OpenTopmost() const {
 
 absl::StatusOr<UniqueFd> LogFolder::OpenDirectory(const std::string& path) const {
   MUSTER_ASSIGN_OR_RETURN(UniqueFd fd, OpenTopmost());
+  return OpenBelow(std::move(fd), path, Missing::kMade);
+}
+
+absl::StatusOr<UniqueFd> LogFolder::OpenBelow(UniqueFd fd, const std::string& path,
+                                              Missing missing) const {
   if (path == topmost_) return fd;
   if (!absl::StartsWith(path, topmost_ + "/")) {
     return LogPathError("open the log directory", path, EXDEV);
@@ -99,7 +105,8 @@ absl::StatusOr<UniqueFd> LogFolder::OpenDirectory(const std::string& path) const
   const absl::string_view below = absl::string_view(path).substr(topmost_.size() + 1);
   for (const absl::string_view part : absl::StrSplit(below, '/', absl::SkipEmpty())) {
     const std::string name(part);
-    if (::mkdirat(fd.get(), name.c_str(), 0777) != 0 && errno != EEXIST) {
+    if (missing == Missing::kMade && ::mkdirat(fd.get(), name.c_str(), 0777) != 0 &&
+        errno != EEXIST) {
       return LogPathError("make the log directory", path, errno);
     }
     UniqueFd next(::openat(fd.get(), name.c_str(), kOpenDirectory));
@@ -116,6 +123,16 @@ absl::StatusOr<UniqueFd> LogFolder::OpenFile(const std::string& path, int flags)
       ::openat(directory.get(), name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY, 0666));
   if (!fd) return LogPathError("open the log file", path, errno);
   return fd;
+}
+
+void LogFolder::Rename(const std::string& path, const std::string& name) const {
+  UniqueFd topmost(::open(topmost_.c_str(), kOpenDirectory));
+  if (!topmost) return;
+  const absl::StatusOr<UniqueFd> directory =
+      OpenBelow(std::move(topmost), ParentOf(path), Missing::kRefused);
+  if (!directory.ok()) return;
+  const std::string present = path.substr(path.rfind('/') + 1);
+  std::ignore = ::renameat(directory->get(), present.c_str(), directory->get(), name.c_str());
 }
 
 }  // namespace muster::agent

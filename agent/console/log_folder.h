@@ -40,9 +40,14 @@ class LogFolder {
   // A file in such a directory, by open(2)'s `flags` without following a link. Blocks on a pipe
   // that nobody reads.
   absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) const;
+  // Gives a file in such a directory another name there. Makes no directory: what is missing has
+  // nothing to rename.
+  void Rename(const std::string& path, const std::string& name) const;
 
  private:
   absl::StatusOr<UniqueFd> OpenTopmost() const;
+  enum class Missing { kMade, kRefused };  // directories
+  absl::StatusOr<UniqueFd> OpenBelow(UniqueFd fd, const std::string& path, Missing missing) const;
 
   std::string path_;
   std::string topmost_;

@@ -80,7 +80,9 @@ class LogPump {
   // terminal or file that its process was started with, and its output stays in the directory of
   // that attempt. When `on_open` is called with success, what it writes from then on has the prefix
   // and goes where its present rank's does, filtered files too; its terminal may then have another
-  // size, so it must be sent SIGWINCH. On failure, and until then, nothing changes for it.
+  // size, so it must be sent SIGWINCH. On failure, and until then, nothing changes for it, but that
+  // its error file, which tells of an earlier round, is called error_before_attempt_<attempt>.json
+  // from then on.
   //
   // Errors: kInvalidArgument / kResourceExhausted with the path and errno in words;
   //         kDeadlineExceeded if the file system takes longer than `at_most`.

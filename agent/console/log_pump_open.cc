@@ -34,8 +34,13 @@ std::string LogPump::State::LogFileOf(const Worker& worker, ConsoleStream stream
 LogPump::State::LogPaths LogPump::State::ListPaths(const std::vector<WorkerPlan>& plans) const {
   LogPaths paths;
   paths.directories.push_back(attempt.directory());
+  paths.former_error_name = absl::StrCat(
+      "error_before_", attempt.directory().substr(attempt.directory().rfind('/') + 1), ".json");
   for (size_t i = 0; i < plans.size(); ++i) {
-    if (plans[i].who.is_kept) continue;
+    if (plans[i].who.is_kept) {
+      paths.former_errors.push_back(ErrorFileIn(workers[i]->directory));
+      continue;
+    }
     paths.directories.push_back(workers[i]->directory);
     for (const ConsoleStream stream : kConsoleStreams) {
       if (plans[i].routes[Index(stream)].to_file)
@@ -68,6 +73,7 @@ absl::StatusOr<LogPump::State::OpenFiles> LogPump::State::MakeFiles(
     MUSTER_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Open(folder, path, writer));
     files.emplace(path, std::move(file));
   }
+  for (const std::string& path : paths.former_errors) folder.Rename(path, paths.former_error_name);
   if (paths.about) {
     const auto& [path, text] = *paths.about;
     MUSTER_ASSIGN_OR_RETURN(const UniqueFd file,

@@ -90,6 +90,8 @@ struct LogPump::State {
     std::vector<std::string> directories;
     std::vector<std::string> files;
     std::optional<std::pair<std::string, std::string>> about;  // a path and its text
+    std::vector<std::string> former_errors;                    // of earlier rounds
+    std::string former_error_name;                             // that they get
   };
   LogPaths ListPaths(const std::vector<WorkerPlan>& plans) const;
   static std::string LogFileOf(const Worker& worker, ConsoleStream stream);

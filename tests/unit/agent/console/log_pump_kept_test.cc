@@ -252,6 +252,23 @@ TEST_F(KeptPumpTest, HasItsLastOutputFromAllAttempts) {
   EXPECT_THAT(words.error->message, HasSubstr("its own"));
 }
 
+TEST_F(KeptPumpTest, HasNoLastWordsFromAnEarlierRound) {
+  Start({});
+  const std::string present = "attempt_0/0/error.json";
+  for (int attempt = 1; attempt <= 2; ++attempt) {
+    const std::string text = absl::StrCat(R"({"message": "before attempt )", attempt, R"("})");
+    std::ofstream(Path(present)) << text;
+    CloseButFirst();
+    OpenWith(attempt, {Kept(0, 10), New(1, 11)});
+    EXPECT_FALSE(WordsOf(0).error.has_value());
+    EXPECT_EQ(File(absl::StrCat("attempt_0/0/error_before_attempt_", attempt, ".json")), text);
+  }
+  std::ofstream(Path(present)) << R"({"message": "its last"})";
+  const LastWords words = WordsOf(0);
+  ASSERT_TRUE(words.error.has_value());
+  EXPECT_THAT(words.error->message, HasSubstr("its last"));
+}
+
 TEST_F(KeptPumpTest, WritesToARedirectedFileByItself) {
   Start(Redirect());
   Put(streams_[0].stderr_fd, "step 1\n");
