@@ -215,6 +215,21 @@ TEST_F(TrainRecovery, InTheProcessGoesOnFromACheckpointWhereNoRankHasTheWholeSta
       "the checkpoint in ");
 }
 
+// No rank was lost, and no other round will begin.
+TEST_F(TrainRecovery, InTheProcessWaitsForNoRoundWhenItsOwnDiskHasFailed) {
+  const std::string data = Out("data");
+  std::filesystem::copy_file(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"), data);
+  Subprocess job = Start(Arguments{"run", "--nproc_per_node=2", MUSTER_TRAIN, "--survive=yes",
+                                   "--steps=100000000", "--log_every=1"} +
+                         Training({"--data", data}));
+  ASSERT_TRUE(job.WaitForOutput(" 20/100000000 "));
+  std::filesystem::resize_file(data, 100);
+  const SubprocessResult result = job.Wait();
+  EXPECT_THAT(result, ExitsWith(1));
+  EXPECT_THAT(result.err, HasSubstr("must not be cut or replaced while it is trained on"));
+  EXPECT_THAT(result.err, Not(HasSubstr("awaits the job's next round")));
+}
+
 TEST_F(TrainRecovery, AfterAKillEndsWithTheParametersOfATrainingWithoutOne) {
   Subprocess job = Start({"run", "--nproc_per_node=2", "--max_restarts=1", EndlessAtFirst()});
   ASSERT_TRUE(job.WaitForOutput("saved after step 10 "));

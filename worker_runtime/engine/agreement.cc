@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "proto/base/status_macros.h"
@@ -15,6 +16,7 @@ namespace muster {
 namespace {
 
 constexpr size_t kHashDigits = 64;
+constexpr char kOwnFailureUrl[] = "muster/own_failure";
 
 // Words for a line "key=value", or for one without a key: a parameter.
 std::string Phrase(const std::vector<absl::string_view>& lines, size_t i) {
@@ -83,13 +85,25 @@ absl::Status CheckSameState(Communicator& world, const std::string& hash, absl::
       "; memory or network of one of them corrupts data, and training would go on differently"));
 }
 
+absl::Status AsOwnFailure(absl::Status failure) {
+  failure.SetPayload(kOwnFailureUrl, absl::Cord());
+  return failure;
+}
+
+bool IsOwnFailure(const absl::Status& failure) {
+  return failure.GetPayload(kOwnFailureUrl).has_value();
+}
+
 absl::StatusOr<std::string> FromRankZero(Communicator& world, absl::StatusOr<std::string> result) {
   return FromRank(world, 0, std::move(result));
 }
 
 absl::StatusOr<std::string> FromRank(Communicator& world, int root,
                                      absl::StatusOr<std::string> result) {
-  if (world.size() == 1) return result;
+  if (world.size() == 1) {
+    if (!result.ok()) return AsOwnFailure(result.status());
+    return result;
+  }
   std::string text;
   if (world.rank() == root) text = result.ok() ? *result : std::string(result.status().message());
   std::vector<int64_t> head = {static_cast<int64_t>(result.status().code()),
@@ -102,7 +116,9 @@ absl::StatusOr<std::string> FromRank(Communicator& world, int root,
   bytes.resize(head[1]);
   if (head[1] > 0) MUSTER_RETURN_IF_ERROR(world.Broadcast(BufferOf(bytes), root).Wait());
   text.assign(bytes.begin(), bytes.end());
-  if (head[0] != 0) return absl::Status(static_cast<absl::StatusCode>(head[0]), text);
+  if (head[0] != 0) {
+    return AsOwnFailure(absl::Status(static_cast<absl::StatusCode>(head[0]), text));
+  }
   return text;
 }
 
@@ -114,8 +130,9 @@ absl::Status AllOrNone(Communicator& world, const absl::Status& own) {
   absl::StatusOr<std::string> words = std::string();
   if (world.rank() == failed) words = own;
   const absl::Status error = FromRank(world, failed, std::move(words)).status();
-  if (failed == 0) return error;
-  return absl::Status(error.code(), absl::StrCat("rank ", failed, ": ", error.message()));
+  if (failed == 0 || !IsOwnFailure(error)) return error;
+  return AsOwnFailure(
+      absl::Status(error.code(), absl::StrCat("rank ", failed, ": ", error.message())));
 }
 
 }  // namespace muster

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "muster/agreement.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/kernels/cross_entropy.h"
 
@@ -35,7 +36,9 @@ absl::StatusOr<const Batch*> BatchFeed::Next(BatchReader& reader) const {
     return Differs("number of ranks", options.size, rig_.set_up.mesh.replicas);
   }
   if (options.rank != rig_.replica()) return Differs("rank", options.rank, rig_.replica());
-  MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader.Next());
+  const absl::StatusOr<const Batch*> next = reader.Next();
+  if (!next.ok()) return AsOwnFailure(next.status());
+  const Batch* batch = *next;
   if (batch->step != progress_.step) return Differs("step", batch->step, progress_.step);
   return batch;
 }

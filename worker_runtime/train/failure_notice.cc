@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "muster/agreement.h"
 #include "muster/store.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/words.h"
@@ -28,6 +29,7 @@ void Print(const absl::Status& failure) {
 }  // namespace
 
 bool MayComeFromPeers(const absl::Status& failure) {
+  if (IsOwnFailure(failure)) return false;
   return absl::IsAborted(failure) || absl::IsUnavailable(failure) ||
          absl::IsDeadlineExceeded(failure);
 }

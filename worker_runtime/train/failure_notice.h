@@ -13,7 +13,8 @@
 
 namespace muster::train {
 
-// Whether a failure may have come from another rank: kAborted, kUnavailable, kDeadlineExceeded.
+// Whether a failure may have come from another rank: kAborted, kUnavailable, kDeadlineExceeded, and
+// no own failure (muster/agreement.h).
 // Threads: pure.
 bool MayComeFromPeers(const absl::Status& failure);
 

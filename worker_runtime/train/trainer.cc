@@ -52,8 +52,9 @@ std::vector<int32_t> PromptOf(const TrainOptions& options, int64_t vocabulary) {
 
 // A save that fails for one of these has harmed nothing, and a later one may succeed.
 bool IsOfTheDisk(const absl::Status& saved) {
-  return absl::IsResourceExhausted(saved) || absl::IsPermissionDenied(saved) ||
-         absl::IsNotFound(saved) || absl::IsUnavailable(saved);
+  return IsOwnFailure(saved) &&
+         (absl::IsResourceExhausted(saved) || absl::IsPermissionDenied(saved) ||
+          absl::IsNotFound(saved) || absl::IsUnavailable(saved));
 }
 
 absl::Status CheckPrompt(const TrainOptions& options, int64_t vocabulary) {
@@ -125,7 +126,7 @@ bool Trainer::needs_others() const {
 }
 
 absl::Status Trainer::SetUp() {
-  MUSTER_RETURN_IF_ERROR(InWordsOf(options_, CheckAlone()));
+  MUSTER_RETURN_IF_ERROR(AsOwnFailure(InWordsOf(options_, CheckAlone())));
   MUSTER_ASSIGN_OR_RETURN(world_, MakeWorld());
   options_.backend = world_->backend();
   MUSTER_RETURN_IF_ERROR(InWordsOf(options_, BuildTogether()));
@@ -325,7 +326,7 @@ absl::Status Trainer::StartReading() {
       engine_->Read(*so_far_.data.tokens, BatchSize());
   if (!reader.ok()) {
     world_->Abort(absl::StrCat("rank ", runtime_.rank(), ": ", reader.status().message()));
-    return reader.status();
+    return AsOwnFailure(reader.status());
   }
   reader_ = *std::move(reader);
   return absl::OkStatus();
@@ -540,14 +541,14 @@ absl::Status Trainer::Save(bool is_last) {
     const std::string refusal = NotSaved(saved);
     if (!IsRefusedByFence(saved)) {
       if (is_last || !IsOfTheDisk(saved)) return saved;
-      MUSTER_RETURN_IF_ERROR(world_->Barrier().Wait());  // it is no loss of a rank
       Console(runtime_.rank() == 0).Print(refusal + "; training goes on\n");
       return absl::OkStatus();
     }
     if (is_last && IsRefusedForGood(saved)) return absl::CancelledError(refusal);
     if (attempt == 0) console_.Print(refusal + "\n");
     if (!is_last) return absl::OkStatus();
-    if (attempt == kLastSaveAttempts) return saved;
+    // No own failure: another round may have begun that only others know of.
+    if (attempt == kLastSaveAttempts) return absl::Status(saved.code(), saved.message());
     absl::SleepFor(kBetweenLastSaves);
   }
   so_far_.saved_step = engine_->step();

@@ -33,10 +33,19 @@ absl::Status CheckSameState(Communicator& world, const std::string& hash, absl::
 std::string DescribeDifference(absl::string_view text_of_0, absl::string_view text_of_rank,
                                int rank);
 
+// Marks a failure that is not the loss of another rank, though its code may be that of one: a disk
+// that does not answer is kUnavailable, too. It is a payload of the status ("muster/own_failure"),
+// which one that is made anew of code and message has not. OkStatus stays as it is.
+//
+// Marked are what FromRank tells of a rank's failure, so Engine::Save's and Load's, and a reader's
+// that Engine::Step returns. Threads: pure.
+absl::Status AsOwnFailure(absl::Status failure);
+bool IsOwnFailure(const absl::Status& failure);
+
 // What rank `root` found out, on every rank: its status if that is an error, else its text. The
 // others wait as long as it takes, whatever the communicator's time-out.
 //
-// Errors: the rank's, the communicator's.
+// Errors: the rank's, as an own failure; the communicator's.
 absl::StatusOr<std::string> FromRank(Communicator& world, int root,
                                      absl::StatusOr<std::string> result);
 absl::StatusOr<std::string> FromRankZero(Communicator& world, absl::StatusOr<std::string> result);

@@ -92,6 +92,29 @@ TEST(AllOrNone, GivesEveryRankTheErrorOfTheFirstThatHasOne) {
   EXPECT_THAT(all(0), Each(StatusIs(absl::StatusCode::kNotFound, "no D0")));
 }
 
+TEST(OwnFailure, IsWhatARankHasToldOfAndNotThatItWasLost) {
+  for (const int ranks : {1, 3}) {
+    const auto told = OnRanks<absl::Status>(ranks, [](Communicator& world) {
+      absl::StatusOr<std::string> result = std::string();
+      if (world.rank() == 0) result = absl::UnavailableError("cannot write a: EIO");
+      return FromRankZero(world, result).status();
+    });
+    for (const absl::Status& failure : told) EXPECT_TRUE(IsOwnFailure(failure)) << failure;
+  }
+  const auto refused = OnRanks<absl::Status>(3, [](Communicator& world) {
+    return AllOrNone(world, world.rank() == 1 ? absl::UnavailableError("EIO") : absl::OkStatus());
+  });
+  for (const absl::Status& failure : refused) EXPECT_TRUE(IsOwnFailure(failure)) << failure;
+  const auto lost = OnRanks<absl::Status>(3, [](Communicator& world) {
+    if (world.rank() == 0) world.Abort("rank 0 has died");
+    const absl::Status failure = AllOrNone(world, absl::OkStatus());
+    EXPECT_THAT(failure, StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 0 has died")));
+    return failure;
+  });
+  for (const absl::Status& failure : lost) EXPECT_FALSE(IsOwnFailure(failure)) << failure;
+  EXPECT_TRUE(AsOwnFailure(absl::OkStatus()).ok());
+}
+
 TEST(FromRankZero, WaitsAsLongAsRankZeroTakes) {
   const auto communicators =
       comm::MakeLoopbackCommunicators({.size = 2, .options = {.timeout = absl::Milliseconds(100)}});

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "muster/agreement.h"
 #include "tests/unit/worker_runtime/engine/small_rig.h"
 
 namespace muster::engine {
@@ -15,6 +16,7 @@ using ::muster::testing::IsOk;
 using ::muster::testing::kWhole;
 using ::muster::testing::SmallPlan;
 using ::muster::testing::SmallRig;
+using ::muster::testing::StatusIs;
 using ::testing::Each;
 using ::testing::Gt;
 using ::testing::HasSubstr;
@@ -62,6 +64,29 @@ TEST(BatchFeed, RefusesTheReaderOfAnotherTrainingOrAnotherStep) {
     reader = *BatchReader::Create(small.text, options);
     EXPECT_THAT(std::string(feed.Next(*reader).status().message()),
                 HasSubstr("the reader's number of ranks is 2 and the engine's 1"));
+  });
+}
+
+// Its code is that of a lost rank, too.
+TEST(BatchFeed, SaysThatADiskIsNoOtherRank) {
+  class Failing final : public TokenSource {
+   public:
+    int64_t num_tokens() const override { return 4000; }
+    int64_t vocabulary() const override { return 24; }
+    std::string Describe() const override { return "a disk"; }
+    absl::Status Read(int64_t, absl::Span<int32_t>) const override {
+      return absl::UnavailableError("cannot read a: Input/output error");
+    }
+  };
+  const Failing disk;
+  Alone([&](Communicator& world) {
+    SmallRig small(world, SmallPlan(SumMode::kOrdered, 1));
+    const TrainingProgress progress{LossScaling()};
+    const BatchFeed feed(small.rig(), progress);
+    const auto reader = *BatchReader::Create(disk, small.Read()->options());
+    const absl::Status failure = feed.Next(*reader).status();
+    EXPECT_THAT(failure, StatusIs(absl::StatusCode::kUnavailable, HasSubstr("cannot read a")));
+    EXPECT_TRUE(IsOwnFailure(failure));
   });
 }
 

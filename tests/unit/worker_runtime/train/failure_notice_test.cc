@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "muster/agreement.h"
+
 namespace muster::train {
 namespace {
 
@@ -31,6 +33,10 @@ TEST(MayComeFromPeers, IsTrueOfWhatEndsACommunicatorAndOfNothingElse) {
   EXPECT_TRUE(MayComeFromPeers(absl::DeadlineExceededError("rank 2 is late")));
   EXPECT_FALSE(MayComeFromPeers(absl::FailedPreconditionError("the loss is not finite")));
   EXPECT_FALSE(MayComeFromPeers(absl::ResourceExhaustedError("no space")));
+}
+
+TEST(MayComeFromPeers, IsFalseOfADiskThatDoesNotAnswer) {
+  EXPECT_FALSE(MayComeFromPeers(AsOwnFailure(absl::UnavailableError("cannot read a: EIO"))));
 }
 
 TEST(ExitCodeOfSetup, IsTwoForWhatTheUserCanCorrect) {
