@@ -39,6 +39,22 @@ class Survive : public SeveralNodes {
     }
     return place;
   }
+  // Kills one of three ranks, and in the next round another that was kept. Who has been rank 2 all
+  // the time.
+  pid_t LosesTwo() const {
+    std::vector<pid_t> before;
+    for (const int rank : {0, 1, 2}) before.push_back(PlaceOf(0, rank).pid);
+    kill(before[1], SIGKILL);
+    EXPECT_EQ(PlaceOf(1, 0).pid, before[0]);
+    EXPECT_EQ(PlaceOf(1, 2).pid, before[2]);
+    const pid_t replacement = PlaceOf(1, 1).pid;
+    EXPECT_NE(replacement, before[1]);
+    kill(before[0], SIGKILL);
+    EXPECT_EQ(PlaceOf(2, 0).num_ranks, 3);
+    EXPECT_EQ(PlaceOf(2, 1).pid, replacement);
+    EXPECT_EQ(PlaceOf(2, 2).pid, before[2]);
+    return before[2];
+  }
   void LetThemFinish() const { WriteFile(Out("done"), ""); }
 };
 
@@ -46,16 +62,7 @@ TEST_F(Survive, TheLossOfAWorkerInItsOwnProcesses) {
   const std::string logs = directory() + "/logs";
   Subprocess job = Start({"run", "--nproc_per_node=3", "--max_restarts=2", "--tee=3", "--log_dir",
                           logs, MUSTER_SURVIVING_RANK});
-  std::vector<pid_t> before;
-  for (const int rank : {0, 1, 2}) before.push_back(PlaceOf(0, rank).pid);
-  kill(before[1], SIGKILL);
-  EXPECT_EQ(PlaceOf(1, 0).pid, before[0]);
-  EXPECT_EQ(PlaceOf(1, 2).pid, before[2]);
-  const pid_t replacement = PlaceOf(1, 1).pid;
-  EXPECT_NE(replacement, before[1]);
-  kill(before[0], SIGKILL);  // and once more, the one that was kept
-  EXPECT_EQ(PlaceOf(2, 1).pid, replacement);
-  EXPECT_EQ(PlaceOf(2, 2).pid, before[2]);
+  const pid_t last_rank = LosesTwo();
   LetThemFinish();
   const SubprocessResult result = job.Wait(kLong);
   EXPECT_THAT(result, ExitsWith(0));
@@ -64,7 +71,7 @@ TEST_F(Survive, TheLossOfAWorkerInItsOwnProcesses) {
   const SubprocessResult report = Run({"report", logs});
   EXPECT_THAT(report.out, HasSubstr("(2 kept, 1 fresh, back after "));
   // What a process says stays in one place, and reaches the console in every round.
-  const std::string last = absl::StrCat("pid ", before[2], " has the place round2.rank2\n");
+  const std::string last = absl::StrCat("pid ", last_rank, " has the place round2.rank2\n");
   EXPECT_THAT(result.out, HasSubstr(last));
   bool found = false;
   for (const std::string& file : FilesBelow(logs)) {
@@ -84,17 +91,7 @@ TEST_P(SurviveInOtherLanguages, TheLossOfAWorkerInItsOwnProcesses) {
                          absl::StrCat("JOB_MODULE=", MUSTER_SOURCE_DIRECTORY, "/deploy/python")};
   for (absl::string_view word : absl::StrSplit(GetParam(), ' ')) arguments.emplace_back(word);
   Subprocess job = Start(arguments);
-  std::vector<pid_t> before;
-  for (const int rank : {0, 1, 2}) before.push_back(PlaceOf(0, rank).pid);
-  kill(before[1], SIGKILL);
-  EXPECT_EQ(PlaceOf(1, 0).pid, before[0]);
-  EXPECT_EQ(PlaceOf(1, 2).pid, before[2]);
-  const pid_t replacement = PlaceOf(1, 1).pid;
-  EXPECT_NE(replacement, before[1]);
-  kill(before[0], SIGKILL);  // and once more, the one that was kept
-  EXPECT_EQ(PlaceOf(2, 1).pid, replacement);
-  EXPECT_EQ(PlaceOf(2, 2).pid, before[2]);
-  EXPECT_EQ(PlaceOf(2, 0).num_ranks, 3);
+  LosesTwo();
   LetThemFinish();
   EXPECT_THAT(job.Wait(kLong), ExitsWith(0));
 }

@@ -131,14 +131,16 @@ class Runtime {
   // seconds after the loss of a node. Without an agent this does nothing.
   //
   // `on_round_over` is called then, once and on a thread of this runtime's own, after the
-  // communicators have failed: it ends what else waits for other ranks.
+  // communicators have failed: it ends what else waits for other ranks. It neither ends this
+  // runtime nor calls NextRound, which wait for it.
   void SurviveRounds(std::function<void()> on_round_over = nullptr);
   // This process's place in the job's next round. Its rank, size and store may differ from those of
   // this round; its local rank is the same. Before the call the program releases all communicators
   // of this runtime except those that it will remake (RemakeCommunicator); afterwards the runtime
-  // cannot be used. It may call as soon as something fails, even before the agent knows why. After
-  // the end of the round the call waits until enough nodes are there, as long as the agent lives
-  // and the job goes on.
+  // cannot be used. It may call as soon as something fails, even before the agent knows why; after
+  // a failure of its own (IsOwnFailure, in agreement.h) it ends instead, and the others go on.
+  // After the end of the round the call waits until enough nodes are there, as long as the agent
+  // lives and the job goes on.
   //
   // Errors: kDeadlineExceeded: the round did not end within `patience`, so the failure is the
   //         program's own; kCancelled: no round follows and the program should end (says why);

@@ -44,8 +44,9 @@ enum muster_commit muster_commit_checkpoint(muster_runtime* runtime, int64_t ste
 // Tells the agent that this program goes on in the job's next round in the same process: where a
 // round ends for the sake of another worker or node, this one is not signalled. `on_round_over` is
 // called then with `data`, once, on a thread of the runtime's own, and not after muster_next_round
-// has taken a round or muster_close; it ends what waits for other ranks. NULL: the program finds
-// out by itself. Without an agent this does nothing.
+// has taken a round or muster_close; it ends what waits for other ranks, and calls neither of those
+// two, which wait for it. NULL: the program finds out by itself. Without an agent this does
+// nothing.
 void muster_survive_rounds(muster_runtime* runtime, void (*on_round_over)(void* data), void* data);
 
 enum muster_round {

@@ -391,7 +391,14 @@ TEST_P(CommunicatorContract, SumsOfBf16AreRoundedOnce) {
 
 // A backend that has no use for it makes it empty; registration_test.cc has one that does.
 TEST_P(CommunicatorContract, RegistersMemoryOfEveryRankOrNoneAndCallsDoWhatTheyDid) {
-  if (!GetParam().registers_host_memory) return;
+  if (!GetParam().registers_host_memory) {
+    OnRanks(2, [](Communicator& c) {
+      TypedArray array = Filled(DType::kF32, 3, c.rank());
+      EXPECT_THAT(c.Register(array.buffer()),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not a GPU's")));
+    });
+    return;
+  }
   for (const int size : kSizes) {
     OnRanks(size, [size](Communicator& c) {
       TypedArray array = Filled(DType::kF32, 1003, c.rank());
