@@ -53,8 +53,9 @@ std::string CommandOf(pid_t pid, const std::string& proc = "/proc");
 // Source: CPython, multiprocessing/resource_tracker.py
 bool IsResourceTracker(pid_t pid, const std::string& proc = "/proc");
 
-// How long a tracker may take to remove it once its parents were killed.
-inline constexpr absl::Duration kTrackerTime = absl::Seconds(1);
+// How long a tracker may take to remove it once its parents were killed: on a busy machine Python
+// may wait for a second until it runs. Less than the agent waits for the guardian's end.
+inline constexpr absl::Duration kTrackerTime = absl::Seconds(3);
 
 // Takes the trackers out of `processes` and returns them.
 std::vector<ProcessInfo> TakeOutTrackers(std::vector<ProcessInfo>& processes);
