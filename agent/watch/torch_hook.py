@@ -12,6 +12,7 @@
 # `import torch` imports that too.
 import os
 import sys
+from _thread import _local
 
 _HERE = os.path.dirname(__file__)
 _STOPS = []  # what ends this process's servers
@@ -213,7 +214,7 @@ def _renew(todo, meetings):
         import json
 
         meetings.given = json.loads(os.environ["MUSTER_TORCH_GROUP"])
-        meetings.num_made = 0
+        meetings.count(0)
 
 
 class _Variables:
@@ -234,6 +235,13 @@ class _Variables:
                 os.environ[name] = value
 
 
+def _is_worker():
+    """The first process of a worker that makes a group is it, also after an exec; what it starts
+    from then on is not."""
+    own = str(os.getpid())
+    return os.environ.setdefault("MUSTER_TORCH_WORKER", own) == own
+
+
 class _Meetings:
     """Where the process groups of this process meet, and what the agent is told of it."""
 
@@ -242,7 +250,9 @@ class _Meetings:
         self.is_in_init = False
         self.is_told = False  # of a call that has not returned
         self.is_at_launcher = False  # the last store that was made
-        self.num_made = 0  # groups that met at the launcher's store, one after the other
+        # Groups that met at the launcher's store, one after the other; an exec does not begin anew.
+        is_worker = os.environ.get("MUSTER_TORCH_WORKER") == str(os.getpid())
+        self.num_made = int(os.environ.get("MUSTER_TORCH_MEETINGS", "0")) if is_worker else 0
 
     def is_launchers(self, host, port, rank, world_size):
         """Whether a call with these values meets at the launcher's store."""
@@ -252,8 +262,11 @@ class _Meetings:
         if (rank, world_size) != (given["rank"], given["world_size"]):
             return False
         spawned = sys.modules.get("multiprocessing.process")
-        if spawned is not None and spawned.parent_process() is not None:
-            return False  # The script started several processes; equal numbers are chance.
+        is_child = spawned is not None and spawned.parent_process() is not None
+        if is_child or not _is_worker():
+            return False  # The worker started this process; equal numbers are chance.
+        if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            return False  # It has turned the launcher's store off.
         if self.is_of_environment(host, port):
             return True
         # An explicit tcp:// address is taken at its word, unless it cannot be meant.
@@ -305,14 +318,20 @@ class _Meetings:
     def init(self, init, *args, **kwargs):
         """In the place of init_process_group."""
         self.is_in_init, self.is_at_launcher = True, False
+        _is_worker()  # from now on, wherever this group meets
         try:
             result = init(*args, **kwargs)
             if self.is_at_launcher:
-                self.num_made += 1
+                self.count(self.num_made + 1)
             return result
         finally:
             self.is_in_init = False
             self.tell(is_begun=False)
+
+    def count(self, num_made):
+        self.num_made = num_made
+        if _is_worker():
+            os.environ["MUSTER_TORCH_MEETINGS"] = str(num_made)
 
     def open(self, opening, store, *args, **kwargs):
         """In the place of TCPStore's __init__: a client of the script's own may wait, too."""
@@ -407,17 +426,23 @@ def _prepare(module):
 class _Finder:
     """Meets the module once, and leaves."""
 
+    _asking = _local()  # of a thread: another finder that asks all, as this one does, asks it too
+
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        if name != _MODULE:
+        if name != _MODULE or getattr(cls._asking, "is_on", False):
             return None
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find and finder is not cls else None
-            if spec is not None:
-                cls._watch(spec.loader)
-                return spec
-        return None
+        cls._asking.is_on = True
+        try:
+            for finder in list(sys.meta_path):
+                find = getattr(finder, "find_spec", None)
+                spec = find(name, path, target) if find and finder is not cls else None
+                if spec is not None:
+                    cls._watch(spec.loader)
+                    return spec
+            return None
+        finally:
+            cls._asking.is_on = False
 
     @classmethod
     def _watch(cls, loader):
@@ -469,7 +494,12 @@ def _serve_warm():
     del sys.modules["muster_warm"]
 
 
-sys.path[:] = [folder for folder in sys.path if folder != _HERE]
+def _is_of_a_hook(folder):
+    """Also of the job that this worker's job runs in: one hook is enough, and all are alike."""
+    return folder == _HERE or os.path.exists(os.path.join(folder, "muster_warm.py"))
+
+
+sys.path[:] = [folder for folder in sys.path if not _is_of_a_hook(folder)]
 _run_the_next()
 if "MUSTER_WARM" in os.environ:
     _serve_warm()

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/job_under_test.h"
+#include "tests/support/loopback_port.h"
 #include "tests/support/peer_python.h"
 
 namespace muster::testing {
@@ -156,6 +157,52 @@ TEST_F(TorchHook, IsSilentlyAbsentWherePyTorchHasNoSuchServer) {
   EXPECT_THAT(result.err, IsEmpty());
 }
 
+// A job in a worker of a job in a worker: three hooks lie on the path, and one acts.
+TEST_F(TorchHook, IsOneOfThoseOfJobsWithinJobsAndFindsTheModuleForTwoThreadsAtOnce) {
+  const std::string torch = directory() + "/fake/torch";
+  for (const std::string& folder : {directory() + "/fake", torch, torch + "/distributed"}) {
+    std::filesystem::create_directories(folder);
+    WriteFile(folder + "/__init__.py", "");
+  }
+  WriteFile(torch + "/distributed/distributed_c10d.py",
+            "import time\ntime.sleep(.2)\ndef init_process_group():\n    print('made')\n");
+  std::string path;
+  for (const char* name : {"inner", "middle", "outer"}) {
+    const std::string folder = absl::StrCat(directory(), "/", name);
+    std::filesystem::create_directories(folder);
+    std::filesystem::copy(hook_ + "/sitecustomize.py", folder + "/sitecustomize.py");
+    WriteFile(folder + "/muster_warm.py", "");
+    absl::StrAppend(&path, folder, ":");
+  }
+  Environment environment = With();
+  environment["PYTHONPATH"] = path + directory() + "/fake";
+  const SubprocessResult result =
+      Python("python3",
+             {"-c",
+              "import importlib, sys, threading\n"
+              // Another finder that asks all others, as hooks of other tools do.
+              "class Asks:\n"
+              "    @staticmethod\n"
+              "    def find_spec(name, path=None, target=None):\n"
+              "        if not name.startswith('torch'): return None\n"
+              "        others = [f for f in sys.meta_path if f is not Asks]\n"
+              "        specs = [f.find_spec(name, path, target) for f in others]\n"
+              "        return next((s for s in specs if s), None)\n"
+              "sys.meta_path.insert(0, Asks)\n"
+              "name = 'torch.distributed.distributed_c10d'\n"
+              "found = []\n"
+              "ts = [threading.Thread(target=lambda: found.append(importlib.import_module(name)))\n"
+              "      for _ in range(2)]\n"
+              "[t.start() for t in ts]; [t.join() for t in ts]\n"
+              "f = found[0].init_process_group\n"
+              "f()\n"
+              "print(len(found), hasattr(f.__wrapped__, '__wrapped__'),\n"
+              "      [p for p in sys.path if p.rsplit('/')[-1] in ('inner', 'middle', 'outer')])"},
+             environment);
+  EXPECT_EQ(result.out, "made\n2 False []\n");
+  EXPECT_THAT(result.err, IsEmpty());
+}
+
 TEST_F(TorchHookWithTorch, ServesOnceTheFirstProcessGroupIsMade) {
   const std::string script = PythonScript("train.py", kOneRank);
   const SubprocessResult result = Python(PeerPython(), {script, "ping"}, With());
@@ -208,6 +255,91 @@ TEST_F(TorchHookWithTorch, LeavesTheChildrenOfAWorkerAlone) {
   const SubprocessResult result = Python(PeerPython(), {script, "ping"}, With());
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.out, HasSubstr("child 0 same True\n"));
+}
+
+// One rank of each job starts the job within; the innermost trains.
+TEST_F(TorchHookWithTorch, LeavesAJobWithinAJobWithinAJobToTrain) {
+  const std::string script =
+      PythonScript("level.py",
+                   "import os, subprocess, sys\n"
+                   "import torch, torch.distributed as dist\n"
+                   "level, rest = int(sys.argv[1]), sys.argv[2:]\n"
+                   "dist.init_process_group('gloo')\n"
+                   "t = torch.ones(1); dist.all_reduce(t)\n"
+                   "print('level', level, 'sum', int(t.item()), flush=True)\n"
+                   "code = 0\n"
+                   "if level and dist.get_rank() == 0:\n"
+                   "    watch = ['--watch=off'] if level == 1 else []\n"
+                   "    code = subprocess.run([*rest[:1], 'run', *watch, '--nproc_per_node=2',\n"
+                   "        sys.argv[0], str(level - 1), *rest]).returncode\n"
+                   "dist.barrier()\n"
+                   "sys.exit(code)\n");
+  const SubprocessResult result = Start({"run", "--nproc_per_node=2", script, "2", MusterBinary()},
+                                        {{"PYTHON_EXEC", PeerPython()}})
+                                      .Wait(kPatience);
+  EXPECT_THAT(result, ExitsWith(0));
+  for (const char* level : {"level 2 sum 2", "level 1 sum 2", "level 0 sum 2"}) {
+    EXPECT_THAT(result.out, HasSubstr(level));
+  }
+}
+
+// Processes of the program's own, with a port of their own and the launcher's store turned off:
+// started by each rank, and what a rank becomes by exec, twice.
+TEST_F(TorchHookWithTorch, LeavesProcessesToTheStoreThatTheyHaveOfTheirOwn) {
+  const std::string script = PythonScript(
+      "stage.py",
+      "import os, subprocess, sys\n"
+      "import torch, torch.distributed as dist\n"
+      "stage, how, *ports = sys.argv[1:]\n"
+      "dist.init_process_group('gloo')\n"
+      "t = torch.full((1,), 1. + dist.get_rank()); dist.all_reduce(t)\n"
+      "port = os.environ['MASTER_PORT']\n"
+      "print(stage, 'sum', int(t.item()), port in ports, flush=True)\n"
+      "dist.destroy_process_group()\n"
+      "if stage == 'third' or stage == 'child': sys.exit()\n"
+      "env = dict(os.environ, MASTER_ADDR='127.0.0.1', MASTER_PORT=ports[0])\n"
+      "env['TORCHELASTIC_USE_AGENT_STORE'] = 'False'\n"
+      "if how == 'removed': del env['TORCHELASTIC_USE_AGENT_STORE']\n"
+      "if stage == 'first':\n"
+      "    child = [sys.executable, sys.argv[0], 'child', how, *ports]\n"
+      "    code = subprocess.run(child, env=env).returncode\n"
+      "    if code: sys.exit(code)\n"
+      "env['MASTER_PORT'] = ports[1 if stage == 'first' else 2]\n"
+      "following = 'second' if stage == 'first' else 'third'\n"
+      "os.execve(sys.executable, [sys.executable, sys.argv[0], following, how, *ports], env)\n");
+  for (const char* how : {"off", "removed"}) {
+    const LoopbackPort ports[3];
+    const SubprocessResult result =
+        Start({"run", "--nproc_per_node=2", script, "first", how, absl::StrCat(ports[0].number()),
+               absl::StrCat(ports[1].number()), absl::StrCat(ports[2].number())},
+              {{"PYTHON_EXEC", PeerPython()}})
+            .Wait(kPatience);
+    EXPECT_THAT(result, ExitsWith(0)) << how;
+    EXPECT_THAT(result.out, HasSubstr("first sum 3 False\n")) << how;
+    for (const char* stage : {"child", "second", "third"}) {
+      EXPECT_THAT(result.out, HasSubstr(absl::StrCat(stage, " sum 3 True\n"))) << how;
+    }
+  }
+}
+
+// The next stage of a worker meets at the launcher's store, where the keys of the first are.
+TEST_F(TorchHookWithTorch, CountsTheGroupsOfAWorkerAcrossItsExec) {
+  const std::string script =
+      PythonScript("stage.py",
+                   "import os, sys\n"
+                   "import torch, torch.distributed as dist\n"
+                   "stage = int(sys.argv[1])\n"
+                   "dist.init_process_group('gloo')\n"
+                   "t = torch.ones(1); dist.all_reduce(t)\n"
+                   "print('stage', stage, 'sum', int(t.item()), flush=True)\n"
+                   "dist.destroy_process_group()\n"
+                   "if stage < 3:\n"
+                   "    os.execv(sys.executable, [sys.executable, sys.argv[0], str(stage + 1)])\n");
+  const SubprocessResult result =
+      Start({"run", "--nproc_per_node=2", script, "1"}, {{"PYTHON_EXEC", PeerPython()}})
+          .Wait(kPatience);
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, HasSubstr("stage 3 sum 2\n"));
 }
 
 TEST_F(TorchHookWithTorch, MakesRoomForAProgramsOwnWorkerServer) {
