@@ -33,7 +33,7 @@ foreach(source ${muster_cuda_sources})
     OUTPUT ${object}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_CURRENT_BINARY_DIR}/cuda
     COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 ${architectures} -fmad=false
-            -lineinfo --Werror all-warnings -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers -I${CMAKE_SOURCE_DIR}
+            -lineinfo --Werror all-warnings -Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers -I${CMAKE_SOURCE_DIR} -DMUSTER_KERNEL_ISAS=${built_isas}
             -MD -MF ${object}.d -c ${source} -o ${object}
     DEPENDS ${source}
     DEPFILE ${object}.d

@@ -17,6 +17,7 @@ bool CanUse(Isa isa) { return IsSupported(isa) && IsAllowed(isa); }
 }  // namespace
 
 bool IsSupported(Isa isa) {
+  if (!IsBuilt(isa)) return false;
   __builtin_cpu_init();
   switch (isa) {
     case Isa::kBaseline:

@@ -13,28 +13,33 @@ namespace muster::kernels {
 
 enum class Isa { kBaseline, kAvx2, kAvx512 };
 
-// The widest set that this processor and kernel offer, and that ONEDNN_MAX_CPU_ISA allows: oneDNN,
-// which computes the products, heeds it too, so that one variable makes different machines alike.
+// Whether kernels were compiled for `isa`: CMake gives a bit for each set that they were. The first
+// build leaves out those of other processors.
+constexpr bool IsBuilt(Isa isa) {
+  return (unsigned{MUSTER_KERNEL_ISAS} >> static_cast<unsigned>(isa) & 1) != 0;
+}
+
+// The widest set that was built, that this processor and kernel offer, and that ONEDNN_MAX_CPU_ISA
+// allows: oneDNN, which computes the products, heeds it too, so that one variable makes different
+// machines alike.
 // Threads: thread-safe.
 Isa BestIsa();
 
 // "baseline", "avx2" or "avx512".
 absl::string_view ToString(Isa isa);
 
-// Whether this processor can run kernels of `isa`.
+// Whether there are kernels of `isa`, and this processor can run them.
 bool IsSupported(Isa isa);
 
-// Calls `make(std::integral_constant<Isa, ...>)` for `isa`; every table accessor is written with
-// it.
+// Calls `make(std::integral_constant<Isa, ...>)` for `isa`, or for the baseline where `isa` was not
+// built; every table accessor is written with it.
 template <typename Make>
 auto ForIsa(Isa isa, Make make) {
-  switch (isa) {
-    case Isa::kAvx512:
-      return make(std::integral_constant<Isa, Isa::kAvx512>());
-    case Isa::kAvx2:
-      return make(std::integral_constant<Isa, Isa::kAvx2>());
-    case Isa::kBaseline:
-      break;
+  if constexpr (IsBuilt(Isa::kAvx512)) {
+    if (isa == Isa::kAvx512) return make(std::integral_constant<Isa, Isa::kAvx512>());
+  }
+  if constexpr (IsBuilt(Isa::kAvx2)) {
+    if (isa == Isa::kAvx2) return make(std::integral_constant<Isa, Isa::kAvx2>());
   }
   return make(std::integral_constant<Isa, Isa::kBaseline>());
 }
