@@ -2,7 +2,8 @@
 """Gate 1, what `.ci/run` runs from a clean clone: whether a change may be taken.
 
 Must hold: packages, format, one build, README's test command for unit, simulation and process
-tests without PyTorch's kin and long ones, three tests with PyTorch. May hold, while the clock
+tests without PyTorch's kin and long ones, three tests with PyTorch; a release, as users build it,
+and some process tests of its programs. May hold, while the clock
 allows: what changed since `deploy/dev prove`, gate 2, was green (tests/PROVEN.md), and the rooms
 that include it, under the sanitizers, and its process tests of the other kinds. Nothing compiles
 beside tests. gates/phases.py has the rules for a phase.
@@ -10,6 +11,7 @@ beside tests. gates/phases.py has the rules for a phase.
 MUSTER_CI_SECONDS is the time, from the start, within which phases that may hold run (3300).
 The last line is `N passed, N failed, N skipped`; the exit status is 0 or 1.
 """
+import glob
 import os
 import signal
 import subprocess
@@ -22,6 +24,40 @@ from gates.proven import Proven
 DEV = "deploy/dev"
 WITH_PYTORCH = ("Torch.TrainsWithDistributedDataParallelOnTwoNodes", "Torch.TrainsOnAfterARestart",
                 "TorchHangs.NameARankThatDoesSomethingElse")
+# What users start first, of each program and part: a release has another compiler's options and one
+# unit for each library.
+WITH_RELEASE = (
+    "ExitCode.IsThatOfTheFailingWorkerAndTheOthersAreStopped",
+    "Summary.NamesTheFirstFailingRankAndItsExitCode",
+    "Console.ShowsEveryRank",
+    "Script.WithTheSuffixPyIsRunByUnbufferedPython",
+    "Options.ComeFromPetVariablesToo",
+    "Logs.TeeWritesToFileAndConsole",
+    "Restart.RepeatsTheWholeGroupUntilItSucceeds",
+    "Restart.LeavesNothingOfTheEarlierAttemptRunning",
+    "Stop.PassesAnInterruptOnAndWaitsForTheWorkers",
+    "Stop.KillsAWorkerThatOutlivesItsGrace",
+    "Leftovers.AreNoneAfterTheAgentWasKilled",
+    "Leftovers.AreNoneAfterTheGuardianWasKilled",
+    "SharedMemory.IsGoneAfterTheAgentWasKilled",
+    "Worker.HasOnlyTheThreeStandardDescriptors",
+    "Worker.NeverSeesTheSecret",
+    "RuntimeDirectory.IsPrivateAndGoneWhenTheJobHasEnded",
+    "Daemon.ServesTenJobsAtOnceAndKeepsThemApart",
+    "Static.ARestartReachesEveryNodeWithTheSameCount",
+    "Elastic.ALateJoinerMakesTheJobGrowWithoutCostingARestart",
+    "Elastic.NodesGoOnWithoutAKilledAgentLongBeforeItsLeaseEnds",
+    "ServerState.RunningWorkersOfSeveralJobsNoticeNothing",
+    "ServerState.RestartsThatWereUsedStayUsed",
+    "HostsTest.StartsAnAgentOnEachHostAndPassesEveryByteOn",
+    "FileTimer.EndsTheWorkerThatIsLateAndIsNamedInTheRootCause",
+    "Training.OfTwoRanksLearnsTheTextAndSaysSoOnce",
+    "Resuming.GoesOnToTheSameParametersAsATrainingWithoutABreak",
+    "Ending.BySignalSavesFirstAndTheTrainingGoesOnFromThere",
+    "TrainRecovery.InTheProcessGoesOnFromTheStateOfTheRankThatSurvives",
+    "StopStep.OfMusterTrainSavesOnAllRanksAndIsGoneOnFromToTheSameBits",
+    "TrainingBits.AreThoseOfTheBuildOfThisTestAtEachInstructionSet",
+)
 TIDY_FILES_MAX = 20
 # What sanitized builds and tests take, as a multiple of plain ones: seen on two cores.
 SANITIZED_STEP = 1.5
@@ -56,7 +92,26 @@ class Gate1:
             not {"peers", "long"} & set(test.labels) or test.name in WITH_PYTORCH), "integration")
         gate.must_tests("process tests", [DEV, "test", "integration", "-j", str(self.jobs + 1),
                                           *chosen], tree, 1800)
+        self.release(tests)
         return True
+
+    def release(self, tests):
+        """As `deploy/dev run` builds it, but with kernels for every CPU."""
+        gate = self.gate
+        if not (gate.must("release, configured",
+                          ["cmake", "--preset", "release", "-DMUSTER_ENABLE_CUDA=OFF"], 120) and
+                gate.must("release, build", ["cmake", "--build", "build/release", "--target",
+                                             "muster", "musterd", "muster-train"], 1200)):
+            return
+        kernels = glob.glob("build/release/worker_runtime/CMakeFiles/muster_runtime_kernels_*/"
+                            "**/*.o", recursive=True)
+        gate.must("release, functions that kernels share",
+                  ["tests/unit/worker_runtime/kernels/shared_functions.py", "nm", *kernels], 60)
+        chosen, number = tests.select("release", lambda test: test.name in WITH_RELEASE)
+        if number != len(WITH_RELEASE):
+            gate.failures.append(f"release: {number} of {len(WITH_RELEASE)} tests are there")
+        gate.must_tests("release, process tests", ctest(tests.tree, self.jobs + 1, *chosen),
+                        tests.tree, 600, MUSTER_TEST_PROGRAMS=os.path.abspath("build/release/bin"))
 
     def steps_built(self):
         with open("build/dev/.ninja_log", encoding="utf-8") as file:

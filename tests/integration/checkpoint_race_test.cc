@@ -34,7 +34,7 @@ constexpr absl::Duration kLong = absl::Seconds(90);
 class CheckpointRace : public SeveralNodes {
  protected:
   Arguments Training(const Arguments& more) const {
-    return Arguments{MUSTER_TRAIN,
+    return Arguments{MusterTrainBinary(),
                      "--data",
                      absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"),
                      "--layers=1",

@@ -58,7 +58,7 @@ TEST_F(Scaling, WaitsForAProgramThatStopsStepsNoLongerThanItIsTold) {
 
 TEST_F(Scaling, MeasuresTheTrainerOfTheRuntime) {
   const SubprocessResult result =
-      Run({"bench", "scaling", "--ranks=1,2", "--seconds=1", MUSTER_TRAIN, "--num_layers=1",
+      Run({"bench", "scaling", "--ranks=1,2", "--seconds=1", MusterTrainBinary(), "--num_layers=1",
            "--num_heads=2", "--hidden_size=16", "--sequence_length=32", "--steps=1000000"});
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.out, ContainsRegex("\n +2 +[0-9.]+ +[0-9]+ % +[0-9]+ % +[0-9.]+\n"));

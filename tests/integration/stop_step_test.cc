@@ -67,7 +67,7 @@ class StopStep : public SeveralNodes {
   }
 
   Arguments Training(const Arguments& more) const {
-    return Arguments{MUSTER_TRAIN,
+    return Arguments{MusterTrainBinary(),
                      "--data",
                      absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"),
                      "--layers=1",

@@ -37,7 +37,7 @@ TEST_P(TrainConfig, TrainsThreeStepsAndNamesWhatIsOverruled) {
   std::filesystem::copy_file(configs + "ds_full_stage3_offload.json",
                              home + "/.config/instructlab/ds_config.json");
   const SubprocessResult result =
-      Start({"run", absl::StrCat("--nproc_per_node=", GetParam().ranks), MUSTER_TRAIN,
+      Start({"run", absl::StrCat("--nproc_per_node=", GetParam().ranks), MusterTrainBinary(),
              absl::StrCat(GetParam().option, "=", configs, GetParam().name), "--device=cpu",
              "--num_layers=1", "--num_heads=2", "--hidden_size=16", "--sequence_length=16",
              "--steps=3", "--log_every=1", "--sample_tokens=0"},

@@ -48,8 +48,9 @@ class TrainRecovery : public SeveralNodes {
   }
 
   std::string UndisturbedHash(const std::string& steps) const {
-    const SubprocessResult result = Run(Arguments{"run", "--nproc_per_node=2", MUSTER_TRAIN} +
-                                        Training({"--steps=" + steps, "--quiet"}));
+    const SubprocessResult result =
+        Run(Arguments{"run", "--nproc_per_node=2", MusterTrainBinary()} +
+            Training({"--steps=" + steps, "--quiet"}));
     EXPECT_THAT(result, ExitsWith(0));
     return After("hash=", result.out);
   }
@@ -58,15 +59,15 @@ class TrainRecovery : public SeveralNodes {
   // the last checkpoint in the next one.
   std::string EndlessAtFirst() const {
     return ShellScript(
-        "train",
-        absl::StrCat("steps=100000000\n"
-                     "if [ \"$TORCHELASTIC_RESTART_COUNT\" != 0 ]; then\n"
-                     "  last=$(ls -d \"$OUT\"/saved/step_* | sort | tail -n 1)\n"
-                     "  steps=$(expr \"${last##*_}\" + 20)\n"
-                     "fi\n"
-                     "exec ",
-                     MUSTER_TRAIN, " --steps=$steps --save \"$OUT/saved\" --resume \"$OUT/saved\" ",
-                     "--save_every=5 ", absl::StrJoin(Training({}), " "), "\n"));
+        "train", absl::StrCat("steps=100000000\n"
+                              "if [ \"$TORCHELASTIC_RESTART_COUNT\" != 0 ]; then\n"
+                              "  last=$(ls -d \"$OUT\"/saved/step_* | sort | tail -n 1)\n"
+                              "  steps=$(expr \"${last##*_}\" + 20)\n"
+                              "fi\n"
+                              "exec ",
+                              MusterTrainBinary(),
+                              " --steps=$steps --save \"$OUT/saved\" --resume \"$OUT/saved\" ",
+                              "--save_every=5 ", absl::StrJoin(Training({}), " "), "\n"));
   }
 
   // The worker by the rank that it was started with; -1: there is none.
@@ -93,10 +94,10 @@ class TrainRecovery : public SeveralNodes {
   // Two ranks that survive rounds; rank `victim` is killed once it is at work, and `says` is what
   // the job must say then. It is stopped a little later, and saves.
   void ExpectThatOneSurvivesTheLossOf(int victim, const Arguments& plan, const std::string& says) {
-    Subprocess job =
-        Start(Arguments{"run", "--nproc_per_node=2", "--max_restarts=2", "--rdzv_id=survives",
-                        MUSTER_TRAIN, "--survive=yes", "--steps=100000000", "--log_every=1"} +
-              Training(plan));
+    Subprocess job = Start(Arguments{"run", "--nproc_per_node=2", "--max_restarts=2",
+                                     "--rdzv_id=survives", MusterTrainBinary(), "--survive=yes",
+                                     "--steps=100000000", "--log_every=1"} +
+                           Training(plan));
     ASSERT_TRUE(job.WaitForOutput(" 20/100000000 "));
     const pid_t killed = WorkerOfRank(victim), survivor = WorkerOfRank(1 - victim);
     ASSERT_GT(killed, 0);
@@ -106,7 +107,7 @@ class TrainRecovery : public SeveralNodes {
     const std::string steps = StepsOfStopped(job);
     ASSERT_THAT(steps, Not(IsEmpty()));
     const SubprocessResult saved =
-        Run(Arguments{"run", "--nproc_per_node=2", MUSTER_TRAIN} +
+        Run(Arguments{"run", "--nproc_per_node=2", MusterTrainBinary()} +
             Training(plan + Arguments{"--steps=" + steps, "--resume", Out("saved"), "--quiet"}));
     EXPECT_EQ(After("hash=", saved.out), UndisturbedHash(steps));
   }
@@ -135,7 +136,7 @@ TEST_P(PipelineRecovery, AfterKillsAtAnyMomentHasTheParametersOfOneProcess) {
   const Arguments saving = {"--save", Out("saved"), "--resume", Out("saved"), "--save_every=3"};
   Subprocess job =
       Start(Arguments{"run", "--nproc_per_node=4", "--max_restarts=9", "--rdzv_id=survives",
-                      MUSTER_TRAIN, "--survive=yes", "--steps=100000000"} +
+                      MusterTrainBinary(), "--survive=yes", "--steps=100000000"} +
             Training(pipeline + saving));
   std::mt19937 random(7);
   for (int loss = 1; loss <= 4; ++loss) {
@@ -155,10 +156,10 @@ TEST_P(PipelineRecovery, AfterKillsAtAnyMomentHasTheParametersOfOneProcess) {
   const std::string steps = After("saved after step ", stopped.out);
   ASSERT_THAT(steps, Not(IsEmpty()));
   const SubprocessResult saved =
-      Run(Arguments{"run", "--nproc_per_node=4", MUSTER_TRAIN} +
+      Run(Arguments{"run", "--nproc_per_node=4", MusterTrainBinary()} +
           Training(pipeline + saving + Arguments{"--steps=" + steps, "--quiet"}));
   const SubprocessResult whole =
-      Run(Arguments{"run", "--nproc_per_node=1", MUSTER_TRAIN} +
+      Run(Arguments{"run", "--nproc_per_node=1", MusterTrainBinary()} +
           Training({"--layers=4", "--accumulation=8", "--steps=" + steps, "--quiet"}));
   EXPECT_THAT(After("hash=", whole.out), SizeIs(64));
   EXPECT_EQ(After("hash=", saved.out), After("hash=", whole.out));
@@ -176,7 +177,7 @@ TEST_F(TrainRecovery, InTheProcessGoesOnFromTheReplicasOfALostShard) {
                           "--save_every=5"};
   Subprocess job =
       Start(Arguments{"run", "--nproc_per_node=4", "--max_restarts=3", "--rdzv_id=survives",
-                      MUSTER_TRAIN, "--survive=yes", "--steps=100000000", "--log_every=1"} +
+                      MusterTrainBinary(), "--survive=yes", "--steps=100000000", "--log_every=1"} +
             Training(plan));
   ASSERT_TRUE(job.WaitForOutput("saved after step 20 "));
   for (const int victim : {1, 2, 3}) {
@@ -192,9 +193,9 @@ TEST_F(TrainRecovery, InTheProcessGoesOnFromTheReplicasOfALostShard) {
   EXPECT_THAT(stopped.out, HasSubstr("the state that 2 ranks had together)"));
   const std::string steps = After("saved after step ", stopped.out);
   ASSERT_THAT(steps, Not(IsEmpty()));
-  const SubprocessResult saved = Run(Arguments{"run", "--nproc_per_node=4", MUSTER_TRAIN} +
+  const SubprocessResult saved = Run(Arguments{"run", "--nproc_per_node=4", MusterTrainBinary()} +
                                      Training(plan + Arguments{"--steps=" + steps, "--quiet"}));
-  const SubprocessResult whole = Run(Arguments{"run", "--nproc_per_node=1", MUSTER_TRAIN} +
+  const SubprocessResult whole = Run(Arguments{"run", "--nproc_per_node=1", MusterTrainBinary()} +
                                      Training({"--accumulation=4", "--steps=" + steps, "--quiet"}));
   EXPECT_THAT(After("hash=", whole.out), SizeIs(64));
   EXPECT_EQ(After("hash=", saved.out), After("hash=", whole.out));
@@ -219,8 +220,8 @@ TEST_F(TrainRecovery, InTheProcessGoesOnFromACheckpointWhereNoRankHasTheWholeSta
 TEST_F(TrainRecovery, InTheProcessWaitsForNoRoundWhenItsOwnDiskHasFailed) {
   const std::string data = Out("data");
   std::filesystem::copy_file(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"), data);
-  Subprocess job = Start(Arguments{"run", "--nproc_per_node=2", MUSTER_TRAIN, "--survive=yes",
-                                   "--steps=100000000", "--log_every=1"} +
+  Subprocess job = Start(Arguments{"run", "--nproc_per_node=2", MusterTrainBinary(),
+                                   "--survive=yes", "--steps=100000000", "--log_every=1"} +
                          Training({"--data", data}));
   ASSERT_TRUE(job.WaitForOutput(" 20/100000000 "));
   std::filesystem::resize_file(data, 100);
@@ -245,7 +246,7 @@ TEST_F(TrainRecovery, AfterAKillEndsWithTheParametersOfATrainingWithoutOne) {
 }
 
 TEST_F(TrainRecovery, AcrossTwoNodesIsTheTrainingOfOneNode) {
-  const Arguments script = Arguments{MUSTER_TRAIN} + Training({"--steps=20"});
+  const Arguments script = Arguments{MusterTrainBinary()} + Training({"--steps=20"});
   std::vector<Subprocess> agents;
   for (int node : {0, 1}) agents.push_back(StartStatic(node, 2, script));
   std::string out;

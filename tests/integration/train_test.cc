@@ -69,7 +69,7 @@ class TrainJob : public JobTest {
   }
 
   Arguments CommandOf(int num_ranks, const Arguments& more) const {
-    Arguments command = {"run", absl::StrCat("--nproc_per_node=", num_ranks), MUSTER_TRAIN};
+    Arguments command = {"run", absl::StrCat("--nproc_per_node=", num_ranks), MusterTrainBinary()};
     if (std::find(more.begin(), more.end(), "--data") == more.end()) {
       command = command + Arguments{"--data", Text()};
     }
@@ -107,7 +107,7 @@ TEST_F(Training, OfTwoRanksLearnsTheTextAndSaysSoOnce) {
 
 TEST_F(Training, NeedsNoLauncherForOneRank) {
   SubprocessOptions options = OptionsFor({});
-  options.argv = Arguments{MUSTER_TRAIN, "--data", Text()} + kTinyModel +
+  options.argv = Arguments{MusterTrainBinary(), "--data", Text()} + kTinyModel +
                  Arguments{"--steps=3", "--sample_tokens=0", "--hash"};
   const SubprocessResult result = Subprocess(options).Wait();
   ASSERT_THAT(result, ExitsWith(0));
@@ -118,8 +118,8 @@ TEST_F(Training, NeedsNoLauncherForOneRank) {
 // accelerate starts a single process so: without torchrun's variables.
 TEST_F(Training, OfOneRankNeedsNoVariablesOfRanks) {
   const SubprocessResult result =
-      Run(Arguments{"run", "--rank_variables=off", MUSTER_TRAIN, "--data", Text()} + kTinyModel +
-          Arguments{"--steps=3", "--sample_tokens=0"});
+      Run(Arguments{"run", "--rank_variables=off", MusterTrainBinary(), "--data", Text()} +
+          kTinyModel + Arguments{"--steps=3", "--sample_tokens=0"});
   ASSERT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.out, HasSubstr("1 rank x 2 rows"));
 }
@@ -127,7 +127,7 @@ TEST_F(Training, OfOneRankNeedsNoVariablesOfRanks) {
 // Every GPU is hidden from it, where there are any.
 TEST_F(Training, SaysInOneSentenceThatThereIsNoGpuToTrainOn) {
   SubprocessOptions options = OptionsFor({});
-  options.argv = Arguments{"/usr/bin/env", "CUDA_VISIBLE_DEVICES=", MUSTER_TRAIN, "--data",
+  options.argv = Arguments{"/usr/bin/env", "CUDA_VISIBLE_DEVICES=", MusterTrainBinary(), "--data",
                            Text(),         "--device=cuda"};
   const SubprocessResult result = Subprocess(options).Wait();
   EXPECT_NE(result.exit_code, 0) << ToString(result);
@@ -139,7 +139,8 @@ TEST_F(Training, WithoutDataTakesTheTextsOfTheMachine) {
   if (!std::filesystem::is_directory("/usr/share/common-licenses"))
     GTEST_SKIP() << "this machine has no /usr/share/common-licenses";
   SubprocessOptions options = OptionsFor({});
-  options.argv = Arguments{MUSTER_TRAIN} + kTinyModel + Arguments{"--steps=1", "--sample_tokens=0"};
+  options.argv =
+      Arguments{MusterTrainBinary()} + kTinyModel + Arguments{"--steps=1", "--sample_tokens=0"};
   const SubprocessResult result = Subprocess(options).Wait();
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.out, ContainsRegex("  data .* of text"));
@@ -284,7 +285,7 @@ TEST_F(Training, IsRefusedOnAllRanksWhereOneLacksTheMemory) {
       "run",         "--nproc_per_node=2",
       "--no_python", "/bin/sh",
       "-c",          "test $RANK = 1 && limit=0.1; exec \"$@\" --memory_limit=${limit:-8}",
-      "sh",          MUSTER_TRAIN,
+      "sh",          MusterTrainBinary(),
       "--data",      Text()};
   const SubprocessResult result =
       Run(command + kTinyModel + Arguments{"--layers=4", "--heads=8", "--width=512"});
@@ -348,7 +349,7 @@ TEST_F(Training, RefusesRanksWhoseDataAreOthersOfTheSameLength) {
   WriteFile(Out("text0"), std::string(1000, 'a'));
   WriteFile(Out("text1"), std::string(999, 'a') + "b");
   const std::string worker =
-      ShellScript("worker.sh", absl::StrCat("exec ", MUSTER_TRAIN, " --data=", Out("text"),
+      ShellScript("worker.sh", absl::StrCat("exec ", MusterTrainBinary(), " --data=", Out("text"),
                                             "$RANK --steps=2 --layers=1 --heads=2 --width=16 "
                                             "--context=16 --batch_size=2"));
   const SubprocessResult result = Run({"run", "--nproc_per_node=2", worker});
@@ -359,7 +360,7 @@ TEST_F(Training, RefusesRanksWhoseDataAreOthersOfTheSameLength) {
 
 TEST_F(Training, RefusesRanksOfWhichOneWasGivenAnotherOption) {
   const std::string worker =
-      ShellScript("worker.sh", absl::StrCat("exec ", MUSTER_TRAIN,
+      ShellScript("worker.sh", absl::StrCat("exec ", MusterTrainBinary(),
                                             " --steps=2 --layers=1 --heads=2 --width=16 "
                                             "--context=16 --batch_size=2 --sample_tokens=1$RANK"));
   const SubprocessResult result = Run({"run", "--nproc_per_node=2", worker});
@@ -372,7 +373,7 @@ TEST_F(Training, GoesOnWhereOneRankAloneTracesAndEndsForAllWhereItCannot) {
   const auto trace_of_rank_1 = [this](const std::string& directory) {
     const std::string worker =
         ShellScript("worker.sh", absl::StrCat("[ $RANK = 0 ] || trace=--trace=", directory,
-                                              "\nexec ", MUSTER_TRAIN,
+                                              "\nexec ", MusterTrainBinary(),
                                               " $trace --steps=2 --layers=1 --heads=2 "
                                               "--width=16 --context=16 --batch_size=2 "
                                               "--sample_tokens=0"));

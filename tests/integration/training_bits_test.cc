@@ -26,12 +26,18 @@ class TrainingBits : public JobTest {
  protected:
   // The last line that muster-train prints, for `ranks` that share a step of four micro-batches.
   std::string HashOf(int ranks, const Arguments& more = {}) {
+    return HashBy(MusterTrainBinary(), ranks, more, {});
+  }
+
+  std::string HashBy(const std::string& trainer, int ranks, const Arguments& more,
+                     const Environment& changes) {
     const SubprocessResult result =
-        Start(Arguments{"run", absl::StrCat("--nproc_per_node=", ranks), MUSTER_TRAIN, "--data",
-                        text_, "--mode=ordered", "--layers=2", "--heads=2", "--width=32",
-                        "--context=24", "--batch-size=2", "--steps=6", "--sample_tokens=0",
+        Start(Arguments{"run", absl::StrCat("--nproc_per_node=", ranks), trainer, "--data", text_,
+                        "--mode=ordered", "--layers=2", "--heads=2", "--width=32", "--context=24",
+                        "--batch-size=2", "--steps=6", "--sample_tokens=0",
                         absl::StrCat("--accumulation=", kMicroBatches / ranks), "--hash"} +
-              more)
+                  more,
+              changes)
             .Wait(absl::Seconds(100));
     EXPECT_THAT(result, ExitsWith(0));
     const size_t at = result.out.rfind("hash=");
@@ -40,7 +46,7 @@ class TrainingBits : public JobTest {
   }
 
   SubprocessResult Train(const Arguments& more) {
-    return Start(Arguments{"run", MUSTER_TRAIN, "--data", text_, "--layers=2", "--heads=2",
+    return Start(Arguments{"run", MusterTrainBinary(), "--data", text_, "--layers=2", "--heads=2",
                            "--width=32", "--context=24", "--batch-size=2"} +
                  more)
         .Wait(absl::Seconds(100));
@@ -88,6 +94,19 @@ TEST_F(TrainingBits, AreTheSameUnderEveryPlanInOrderedMode) {
   EXPECT_EQ(HashOf(4, {"--plan=zero3", "--reshard_after_forward=2", "--max_reuse_distance=0",
                        "--persistence_threshold=0"}),
             expected);
+}
+
+// Where the gate runs this test it has a release train, whose code is another compiler run's.
+TEST_F(TrainingBits, AreThoseOfTheBuildOfThisTestAtEachInstructionSet) {
+  for (const char* isa : {"SSE41", "AVX2", "AVX512_CORE"}) {
+    const Environment on = {{"ONEDNN_MAX_CPU_ISA", isa}};
+    const std::string expected = HashBy(MUSTER_BINARY_DIRECTORY "/muster-train", 1, {}, on);
+    EXPECT_THAT(expected, ContainsRegex("^hash=[0-9a-f]{64}$"));
+    const std::string trainer = MusterTrainBinary();
+    EXPECT_EQ(HashBy(trainer, 2, {}, on), expected) << isa;
+    EXPECT_EQ(HashBy(trainer, 2, {"--plan=zero-3"}, on), expected) << isa;
+    EXPECT_EQ(HashBy(trainer, 2, {"--stages=2", "--accumulation=4"}, on), expected) << isa;
+  }
 }
 
 TEST_F(TrainingBits, AreTheSameInAPipelineWhateverItsStagesAndBehindACheckpoint) {

@@ -58,7 +58,7 @@ class TrainingMemory : public JobTest {
   // The memory of rank 0's process, at the end of a training of two.
   double Taken(const Arguments& model, const std::string& plan) const {
     const SubprocessResult result =
-        Start(Arguments{"run", "--nproc_per_node=2", MUSTER_TRAIN, "--data",
+        Start(Arguments{"run", "--nproc_per_node=2", MusterTrainBinary(), "--data",
                         absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"), "--steps=3",
                         "--sample_tokens=0", plan} +
               model)

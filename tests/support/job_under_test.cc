@@ -15,10 +15,16 @@ namespace {
 // The name must not be MUSTER_…: an agent withholds such names from its workers.
 constexpr char kMarkName[] = "JOB_UNDER_TEST";
 
+std::string ProgramUnderTest(const char* name) {
+  const char* const directory = getenv("MUSTER_TEST_PROGRAMS");
+  return absl::StrCat(directory == nullptr ? MUSTER_BINARY_DIRECTORY : directory, "/", name);
+}
+
 }  // namespace
 
-std::string MusterBinary() { return MUSTER_BINARY_DIRECTORY "/muster"; }
-std::string MusterdBinary() { return MUSTER_BINARY_DIRECTORY "/musterd"; }
+std::string MusterBinary() { return ProgramUnderTest("muster"); }
+std::string MusterdBinary() { return ProgramUnderTest("musterd"); }
+std::string MusterTrainBinary() { return ProgramUnderTest("muster-train"); }
 
 Arguments operator+(Arguments first, const Arguments& second) {
   first.insert(first.end(), second.begin(), second.end());

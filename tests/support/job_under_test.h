@@ -13,9 +13,11 @@
 
 namespace muster::testing {
 
-// The paths at which the build put the programs.
+// The programs that are tested: those of $MUSTER_TEST_PROGRAMS, a directory, where that is set (the
+// gate has a few tests run those of a release), else those that the tests were built with.
 std::string MusterBinary();
 std::string MusterdBinary();
+std::string MusterTrainBinary();
 
 using Arguments = std::vector<std::string>;
 // One list after the other.
