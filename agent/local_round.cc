@@ -10,7 +10,7 @@ namespace muster::agent {
 namespace {
 
 // What the hook's output may take to be read.
-constexpr absl::Duration kLastWordsTime = absl::Seconds(2);
+constexpr absl::Duration kHookWordsTime = absl::Seconds(2);
 
 RoundNetworkOptions MakeNetworkOptions(const AgentOptions& options) {
   return {.use = options.spec.network,
@@ -135,7 +135,7 @@ void LocalRound::RunHook(std::vector<WorkerStreams> streams) {
   before_workers_.hook().Start(
       std::move(run), [this, streams = std::move(streams)](const absl::Status& ended) mutable {
         if (ended.ok()) return SpawnWorkers(std::move(streams));
-        parts_.pump.TakeHookWords(kLastWordsTime, [this, ended](const std::string& words) {
+        parts_.pump.TakeHookWords(kHookWordsTime, [this, ended](const std::string& words) {
           if (is_starting_) SpawnWorkers(DescribeHookFailure(ended, words));
         });
       });

@@ -20,6 +20,7 @@
 #include "asio/read.hpp"
 #include "asio/write.hpp"
 #include "proto/agent.pb.h"
+#include "proto/io/descriptors.h"
 #include "proto/io/log.h"
 #include "proto/io/stop_wire.h"
 #include "proto/io/store_wire.h"
@@ -35,17 +36,11 @@ constexpr int kProtocolVersion = 1;
 constexpr std::chrono::milliseconds kAcceptAgain(100);
 using asio::local::stream_protocol;
 
-std::string Frame(const google::protobuf::MessageLite& message) {
+std::string Framed(const google::protobuf::MessageLite& message) {
   const std::string body = message.SerializeAsString();
   std::string frame(4, '\0');
   for (int i = 0; i < 4; ++i) frame[i] = static_cast<char>(body.size() >> (8 * i));
   return frame + body;
-}
-
-bool IsOfOurUser(int fd) {
-  ucred peer{};
-  socklen_t length = sizeof(peer);
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
 }
 
 }  // namespace
@@ -97,7 +92,7 @@ class WorkerService::Connection {
   }
 
   void Send(const proto::WorkerReply& reply) {
-    outbox_.push_back(Frame(reply));
+    outbox_.push_back(Framed(reply));
     unread_bytes_ += outbox_.back().size();
     if (unread_bytes_ > kUnreadBytesMax) {
       Drop(absl::StrCat("it has left ", unread_bytes_, " bytes of answers unread"));
@@ -295,7 +290,7 @@ void WorkerService::Accept() {
       });
       return;
     }
-    if (IsOfOurUser(socket.native_handle()) && connections_.size() < kMaxConnections) {
+    if (IsOfThisUser(socket.native_handle()) && connections_.size() < kMaxConnections) {
       const uint64_t id = next_connection_id_++;
       const auto connection = std::make_shared<Connection>(this, id, std::move(socket));
       connections_[id] = connection;

@@ -31,6 +31,8 @@
 namespace muster::agent {
 namespace {
 
+using wire::Overloaded;
+
 // Nested subreapers hide the end of a process from us, so a sweep looks again without being told.
 constexpr int kSweepLookAgainMs = 20;
 constexpr int kWaitLookAgainMs = 200;  // where nothing was signalled, they may take long
@@ -41,13 +43,6 @@ constexpr int kKillTimeoutMs = 10'000;
 constexpr int kAgentEndTimeoutMs = 1000;
 // An agent that does not read gets no more requests served.
 constexpr size_t kUnreadRepliesMax = size_t{1} << 20;
-
-template <typename... Ts>
-struct Overloaded : Ts... {
-  using Ts::operator()...;
-};
-template <typename... Ts>
-Overloaded(Ts...) -> Overloaded<Ts...>;
 
 class Guardian {
  public:

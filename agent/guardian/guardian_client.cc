@@ -28,18 +28,13 @@
 namespace muster::agent {
 namespace {
 
+using wire::Overloaded;
+
 constexpr size_t kUnsentBytesMax = size_t{64} << 20;
 constexpr size_t kUnsentBytesPause = size_t{64} << 10;
 constexpr absl::Duration kRoomTime = absl::Milliseconds(20);
 // So that a flood of replies does not keep the loop from its other work.
 constexpr int kRepliesPerTurnMax = 64;
-
-template <typename... Ts>
-struct Overloaded : Ts... {
-  using Ts::operator()...;
-};
-template <typename... Ts>
-Overloaded(Ts...) -> Overloaded<Ts...>;
 
 absl::StatusCode CodeFor(const wire::SpawnFailed& failure) {
   switch (failure.error_number) {

@@ -58,4 +58,12 @@ std::string Encode(const Reply& reply);
 // Errors: kInvalidArgument: no reply.
 absl::StatusOr<Reply> DecodeReply(const std::string& body);
 
+// What std::visit takes: one lambda for each alternative.
+template <typename... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <typename... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
+
 }  // namespace muster::agent::wire

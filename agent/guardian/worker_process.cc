@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "agent/machine/pidfd.h"
+#include "proto/base/environment.h"
 
 namespace muster::agent {
 namespace {
@@ -40,13 +41,6 @@ struct ChildPlan {
   int error_fd = -1;
   int group = -1;
 };
-
-std::vector<char*> MakePointers(const std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (const std::string& s : strings) pointers.push_back(const_cast<char*>(s.c_str()));
-  pointers.push_back(nullptr);
-  return pointers;
-}
 
 std::vector<std::string> ListCandidates(const WorkerCommand& command) {
   if (command.argv.empty()) return {};
@@ -151,8 +145,8 @@ std::variant<StartedWorker, StartError> StartWorker(const WorkerCommand& command
   if (!write_end) return StartError{errno, "pipe"};
   low_end.reset();
   const ChildPlan plan{ListCandidates(command),
-                       MakePointers(command.argv),
-                       MakePointers(command.environment),
+                       ExecPointers(command.argv),
+                       ExecPointers(command.environment),
                        ::getpid(),
                        write_end.get(),
                        group};

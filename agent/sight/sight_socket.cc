@@ -16,19 +16,14 @@
 #include "asio/steady_timer.hpp"
 #include "asio/write.hpp"
 #include "proto/base/mono_time.h"
+#include "proto/io/descriptors.h"
 #include "rendezvous/link/inquiry_wire.h"
 
 namespace muster::agent {
 namespace {
 
 using asio::local::stream_protocol;
-constexpr std::chrono::milliseconds kAcceptAgain(100);
-
-bool IsOfOurUser(int fd) {
-  ucred peer{};
-  socklen_t length = sizeof(peer);
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
-}
+constexpr std::chrono::milliseconds kAcceptPause(100);
 
 }  // namespace
 
@@ -53,14 +48,14 @@ struct SightSocket::State {
         [self](const asio::error_code& error, stream_protocol::socket socket) {
           if (!self->acceptor.is_open()) return;
           if (error) return AcceptLater(self);
-          if (IsOfOurUser(socket.native_handle())) Take(self, std::move(socket));
+          if (IsOfThisUser(socket.native_handle())) Take(self, std::move(socket));
           Accept(self);
         });
   }
 
   // Out of descriptors, as a rule: the connection stays in the kernel's queue.
   static void AcceptLater(const std::shared_ptr<State>& self) {
-    self->accept_again.expires_after(kAcceptAgain);
+    self->accept_again.expires_after(kAcceptPause);
     self->accept_again.async_wait([self](const asio::error_code& aborted) {
       if (!aborted && self->acceptor.is_open()) Accept(self);
     });

@@ -18,7 +18,7 @@ namespace {
 constexpr char kReady = 0, kNotReady = 1;
 constexpr char kStopWaiting = 0, kWaitCanceled = 1;
 
-constexpr size_t kOverheadBytes = 64;  // of an entry, besides its bytes
+constexpr size_t kEntryBytes = 64;  // of an entry, besides its bytes
 constexpr size_t kAllWaiters = std::numeric_limits<size_t>::max();
 
 template <typename T>
@@ -39,7 +39,7 @@ std::string Number(T value) {
 }
 
 size_t SizeOf(const std::string& key, const SharedBytes& value) {
-  return key.size() + value.size() + kOverheadBytes;
+  return key.size() + value.size() + kEntryBytes;
 }
 
 // What one or more clients are to be sent: small texts are copied into one piece, large ones are
@@ -75,8 +75,8 @@ class Pieces {
 };
 
 size_t SizeOf(const StoreWait& wait) {
-  size_t bytes = kOverheadBytes + wait.barrier.size();
-  for (const std::string& key : wait.absent) bytes += key.size() + kOverheadBytes;
+  size_t bytes = kEntryBytes + wait.barrier.size();
+  for (const std::string& key : wait.absent) bytes += key.size() + kEntryBytes;
   return bytes;
 }
 

@@ -8,13 +8,13 @@
 namespace muster::agent {
 namespace {
 
-constexpr size_t kOverheadBytes = 64;  // of a place in a queue
+constexpr size_t kPlaceBytes = 64;  // of a place in a queue
 
 }  // namespace
 
 void Unsent::Add(StoreConnection to, const SharedBytes& piece) {
   Queue& queue = queues_[to];
-  queue.bytes += piece.size() + kOverheadBytes;
+  queue.bytes += piece.size() + kPlaceBytes;
   queue.pieces.push_back(piece);
   Hold(piece);
 }
@@ -23,7 +23,7 @@ void Unsent::Sent(StoreConnection to) {
   const auto found = queues_.find(to);
   if (found == queues_.end()) return;
   Queue& queue = found->second;
-  queue.bytes -= queue.pieces.front().size() + kOverheadBytes;
+  queue.bytes -= queue.pieces.front().size() + kPlaceBytes;
   Release(queue.pieces.front());
   queue.pieces.pop_front();
   if (queue.pieces.empty()) queues_.erase(found);
@@ -50,12 +50,12 @@ StoreConnection Unsent::Slowest() const {
 }
 
 void Unsent::Hold(const SharedBytes& piece) {
-  bytes_ += kOverheadBytes;
+  bytes_ += kPlaceBytes;
   if (holders_[piece.identity()]++ == 0) bytes_ += piece.size();
 }
 
 void Unsent::Release(const SharedBytes& piece) {
-  bytes_ -= kOverheadBytes;
+  bytes_ -= kPlaceBytes;
   const auto found = holders_.find(piece.identity());
   if (--found->second > 0) return;
   bytes_ -= piece.size();

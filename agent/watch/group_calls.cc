@@ -130,12 +130,13 @@ std::optional<GroupCalls::Line> GroupCalls::Return(pid_t pid, MonoTime now) {
     if (!group.waiting.empty()) return std::nullopt;
     std::optional<Line> line;
     if (group.is_told) {
-      line = Line{.text = it->first.second == 0
-                              ? absl::StrCat("no rank waits for the store at ", it->first.first,
-                                             " any longer, after ", InWords(now - group.since))
-                              : absl::StrCat("no rank waits for the group of ",
-                                             RanksOf(it->first.second), " at ", it->first.first,
-                                             " any longer, after ", InWords(now - group.since))};
+      line = Line{
+          .text = it->first.second == 0
+                      ? absl::StrCat("no rank waits for the store at ", it->first.first,
+                                     " any longer, after ", muster::InWords(now - group.since))
+                      : absl::StrCat("no rank waits for the group of ", RanksOf(it->first.second),
+                                     " at ", it->first.first, " any longer, after ",
+                                     muster::InWords(now - group.since))};
     }
     groups_.erase(it);
     return line;
@@ -209,7 +210,7 @@ std::optional<GroupCalls::Line> GroupCalls::Notice(const Place& place, const Gro
   std::sort(cut_off.begin(), cut_off.end());
   std::sort(connected.begin(), connected.end());
   const std::string whose = is_at_launcher ? ", the launcher's store" : "";
-  const std::string waited = InWords(now - group.since);
+  const std::string waited = muster::InWords(now - group.since);
   if (!cut_off.empty()) {
     const std::string who = absl::StrCat(
         RanksInWords(cut_off), cut_off.size() == 1 ? " has" : " have", " been waiting for ", waited,

@@ -19,7 +19,7 @@ namespace {
 
 // A memory that changes, or is none of CPython's, may hold lists that do not end.
 constexpr int kInterpretersMax = 16;
-constexpr int kThreadsMax = 4096;
+constexpr int kThreadsWalkedMax = 4096;
 constexpr int kFramesWalkedMax = 256;  // with those between calls of C, which are not shown
 
 // 0: none.
@@ -29,7 +29,7 @@ uint64_t FindMainThread(const PythonMemory& memory, const PythonThreads& threads
   uint64_t interpreter = memory.Pointer(runtime + threads.interpreters);
   for (int i = 0; interpreter != 0 && i < kInterpretersMax; ++i) {
     uint64_t thread = memory.Pointer(interpreter + threads.first);
-    for (int j = 0; thread != 0 && j < kThreadsMax; ++j) {
+    for (int j = 0; thread != 0 && j < kThreadsWalkedMax; ++j) {
       last = thread;
       if (threads.native_id &&
           memory.Pointer(thread + *threads.native_id) == static_cast<uint64_t>(main_thread)) {

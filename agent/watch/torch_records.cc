@@ -18,9 +18,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kNameBytesMax = 64;
-constexpr size_t kPathBytesMax = 1024;
-constexpr size_t kGroupsMax = 256;
+constexpr size_t kWordBytesMax = 64;
+constexpr size_t kSourceBytesMax = 1024;
+constexpr size_t kGroupsOfRankMax = 256;
 constexpr size_t kOperationsMax = 512;  // of one group
 constexpr size_t kTransfersMax = 64;    // of one group, that have not ended
 constexpr char kBatchEnd[] = "nccl:coalesced";
@@ -30,7 +30,7 @@ constexpr int64_t kElementsMax = int64_t{1} << 50;
 std::string Text(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_string()) return "";
-  return found->get_ref<const std::string&>().substr(0, kNameBytesMax);
+  return found->get_ref<const std::string&>().substr(0, kWordBytesMax);
 }
 
 int64_t Number(const json& object, const char* key) {
@@ -96,7 +96,7 @@ void SetSize(const json& entry, hangs::Operation& op) {
   const auto list = entry.find(dtypes);
   if (!elements || list == entry.end() || !list->is_array() || list->empty()) return;
   if (!list->front().is_string()) return;
-  const std::string name = list->front().get_ref<const std::string&>().substr(0, kNameBytesMax);
+  const std::string name = list->front().get_ref<const std::string&>().substr(0, kWordBytesMax);
   op.dtype = name;
   op.bytes = *elements;
   for (const Dtype& dtype : kDtypes) {
@@ -193,9 +193,9 @@ void EndInOrder(TorchGroup& group) {
 
 TorchMembers ReadMembers(const json& groups) {
   TorchMembers out;
-  if (groups.size() > kGroupsMax) return out;
+  if (groups.size() > kGroupsOfRankMax) return out;
   for (const auto& [name, ranks] : groups.items()) {
-    if (!ranks.is_array() || name.size() > kNameBytesMax) continue;
+    if (!ranks.is_array() || name.size() > kWordBytesMax) continue;
     std::vector<int> members;
     for (const json& rank : ranks) {
       if (rank.is_number_unsigned() && rank.get<uint64_t>() <= kRanksMax) {
@@ -327,12 +327,12 @@ class RecorderReader {
 
   // Returns null where there are too many groups.
   Part* PartOf(const json& entry, const json& names) {
-    TorchGroup group{.name = names.at(0).get<std::string>().substr(0, kNameBytesMax)};
-    group.label = LabelOf(group.name, names.at(1).get<std::string>().substr(0, kNameBytesMax));
+    TorchGroup group{.name = names.at(0).get<std::string>().substr(0, kWordBytesMax)};
+    group.label = LabelOf(group.name, names.at(1).get<std::string>().substr(0, kWordBytesMax));
     group.is_on_device = IsOnDevice(entry);
     const auto [found, is_new] = index_.try_emplace(group.Key(), parts_.size());
     if (!is_new) return &parts_[found->second];
-    if (parts_.size() >= kGroupsMax) {
+    if (parts_.size() >= kGroupsOfRankMax) {
       index_.erase(found);
       return nullptr;
     }
@@ -463,8 +463,8 @@ TorchPython ReadTorchPython(absl::string_view text) {
       break;
     if (!frame[0].is_string() || !frame[1].is_string() || !frame[2].is_number_integer()) break;
     out.frames.push_back(
-        absl::StrCat(frame[0].get_ref<const std::string&>().substr(0, kNameBytesMax), " at ",
-                     frame[1].get_ref<const std::string&>().substr(0, kPathBytesMax), ":",
+        absl::StrCat(frame[0].get_ref<const std::string&>().substr(0, kWordBytesMax), " at ",
+                     frame[1].get_ref<const std::string&>().substr(0, kSourceBytesMax), ":",
                      frame[2].get<int64_t>()));
   }
   return out;

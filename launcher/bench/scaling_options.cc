@@ -15,7 +15,7 @@ namespace {
 using command_line::Into;
 
 constexpr int kRanksMax = 1024;
-constexpr char kUsage[] =
+constexpr char kBenchUsage[] =
     "usage: muster bench scaling [options] [--] [options of muster run] PROGRAM [arguments]\n"
     "\n"
     "Runs PROGRAM on this node at several numbers of ranks, one after the other, and prints steps\n"
@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<int>> ParseRanks(const std::string& text) {
 
 command_line::Grammar GrammarOf(ScalingFlags& flags) {
   command_line::Grammar grammar{
-      .program = "muster bench scaling", .usage = kUsage, .ends_at_script = true};
+      .program = "muster bench scaling", .usage = kBenchUsage, .ends_at_script = true};
   grammar.options.push_back({.name = "ranks",
                              .value_name = "LIST",
                              .group = "What is measured",

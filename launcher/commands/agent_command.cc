@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "launcher/hosts/remote_start.h"
+#include "proto/base/environment.h"
 #include "proto/base/exit_codes.h"
 #include "proto/io/log.h"
 #include "proto/io/unique_fd.h"
@@ -52,14 +53,6 @@ absl::StatusOr<std::string> ReadLine() {
   _exit(127);
 }
 
-std::vector<char*> Pointers(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  pointers.reserve(texts.size() + 1);
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 pid_t Launch(const RemoteStart& start, const Invocation& invocation) {
   const std::string binary = invocation.binary_directory + "/muster";
   std::vector<std::string> arguments = {binary, "run"};
@@ -68,8 +61,8 @@ pid_t Launch(const RemoteStart& start, const Invocation& invocation) {
   for (const auto& [name, value] : start.environment) merged[name] = value;
   std::vector<std::string> variables;
   for (const auto& [name, value] : merged) variables.push_back(absl::StrCat(name, "=", value));
-  std::vector<char*> argv = Pointers(arguments);
-  std::vector<char*> environment = Pointers(variables);
+  std::vector<char*> argv = ExecPointers(arguments);
+  std::vector<char*> environment = ExecPointers(variables);
   const pid_t child = fork();
   if (child == 0) Become(binary, start.directory, argv, environment);
   return child;

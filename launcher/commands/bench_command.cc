@@ -37,7 +37,7 @@ namespace {
 constexpr char kProgram[] = "muster bench scaling";
 constexpr char kSelf[] = "/proc/self/exe";
 constexpr absl::Duration kLookEvery = absl::Milliseconds(100);
-constexpr absl::Duration kPatience = absl::Seconds(5);  // for one look
+constexpr absl::Duration kLookPatience = absl::Seconds(5);  // for one look
 // How long an agent that was asked to end is waited for; it gives its workers --shutdown_timeout,
 // 30 s as a rule.
 constexpr absl::Duration kEndPatience = absl::Minutes(2);
@@ -132,7 +132,7 @@ std::optional<std::vector<RankAt>> LookAt(const std::string& job, int ranks,
     observer = *std::move(way);
   }
   const absl::StatusOr<InquiryAnswer> answer =
-      observer->Ask({.kind = InquiryKind::kFigures, .job = job}, kPatience);
+      observer->Ask({.kind = InquiryKind::kFigures, .job = job}, kLookPatience);
   if (!answer.ok() || answer->parts.size() != 1) return std::nullopt;
   const auto figures = status::ParseFigures(answer->parts.front().body);
   if (!figures.ok() || static_cast<int>(figures->ranks.size()) != ranks) return std::nullopt;

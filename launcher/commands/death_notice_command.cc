@@ -22,7 +22,7 @@ namespace muster::launcher {
 namespace {
 
 // Half a lease: later the server has nearly noticed by itself.
-constexpr absl::Duration kPatience = absl::Seconds(3);
+constexpr absl::Duration kNoticeTime = absl::Seconds(3);
 constexpr size_t kNoticeBytesMax = size_t{64} << 10;
 
 absl::StatusOr<agent::DeathNotice> ReadNotice() {
@@ -60,7 +60,7 @@ int DeathNoticeCommand() {
   std::copy(notice->life_key.begin(), notice->life_key.end(), ending.life_key.begin());
   asio::io_context loop{1};
   const auto work = asio::make_work_guard(loop);
-  asio::steady_timer patience(loop, absl::ToChronoNanoseconds(kPatience));
+  asio::steady_timer patience(loop, absl::ToChronoNanoseconds(kNoticeTime));
   patience.async_wait([&](const asio::error_code& error) {
     if (!error) loop.stop();
   });

@@ -33,7 +33,7 @@ int DoctorCommand(const Invocation& invocation) {
                                        absl::StrCat(invocation.binary_directory, "/muster"));
   if (!parsed.ok()) {
     std::fprintf(stderr, "muster doctor: %s\n", std::string(parsed.status().message()).c_str());
-    return ::muster::ExitCodeOf(parsed.status());
+    return ExitCodeOf(parsed.status());
   }
   if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) {
     return std::fputs(print->text.c_str(), stdout) < 0 ? kExitFailure : 0;
@@ -65,7 +65,7 @@ int DoctorCommand(const Invocation& invocation) {
   const std::string text = flags.as_json ? FormatAsJson(node.networks.host_name, findings)
                                          : FormatFindings(node.networks.host_name, findings);
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) return kExitFailure;
-  return ExitCodeOf(findings);
+  return ExitCodeOfFindings(findings);
 }
 
 }  // namespace muster::launcher

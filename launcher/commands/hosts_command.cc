@@ -23,8 +23,8 @@
 #include "launcher/hosts/remote_start.h"
 #include "launcher/hosts/ssh_session.h"
 #include "launcher/node/endpoint.h"
+#include "launcher/node/log_setup.h"
 #include "launcher/node/node_setup.h"
-#include "proto/base/exit_codes.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/job_key.h"
@@ -37,11 +37,6 @@ namespace muster::launcher {
 namespace {
 
 constexpr int kLookAgainMs = 100;  // for the end of an ssh whose output has ended
-
-int Refuse(const absl::Status& status) {
-  log::Write(log::Level::kError, "refused", status.message());
-  return ExitCodeOf(status);
-}
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
   absl::StatusOr<std::string> text = ReadBoundedFile(path);

@@ -17,13 +17,12 @@
 namespace muster::launcher {
 namespace {
 
-constexpr absl::Duration kOfTheWay = absl::Seconds(2);  // beyond the agents' time
 constexpr absl::Duration kBetweenLooks = absl::Milliseconds(500);
 // A job that restarts has no workers for a while.
 constexpr absl::Duration kBetweenRounds = absl::Minutes(10);
 
-absl::StatusOr<InquiryAnswer> Ask(Observer& observer, const SightFlags& flags,
-                                  const status::LogsAsk& ask) {
+absl::StatusOr<InquiryAnswer> AskForLogs(Observer& observer, const SightFlags& flags,
+                                         const status::LogsAsk& ask) {
   MUSTER_ASSIGN_OR_RETURN(std::string detail, DetailOf(ask));
   return observer.Ask({.kind = InquiryKind::kLogs,
                        .job = flags.way.job,
@@ -33,7 +32,8 @@ absl::StatusOr<InquiryAnswer> Ask(Observer& observer, const SightFlags& flags,
 }
 
 absl::StatusOr<int> ShowFirstError(Observer& observer, const SightFlags& flags) {
-  MUSTER_ASSIGN_OR_RETURN(const InquiryAnswer answer, Ask(observer, flags, {.first_error = true}));
+  MUSTER_ASSIGN_OR_RETURN(const InquiryAnswer answer,
+                          AskForLogs(observer, flags, {.first_error = true}));
   const std::string text = FirstErrorText(answer.parts);
   const std::string silent = UnansweredText(answer.parts);
   if (!silent.empty()) std::fputs(silent.c_str(), stderr);
@@ -45,7 +45,7 @@ absl::StatusOr<int> Follow(Observer& observer, const SightFlags& flags, LogReel&
   absl::Time silent_since = absl::InfiniteFuture();
   for (;;) {
     const absl::StatusOr<InquiryAnswer> answer =
-        Ask(observer, flags, reel.Next(flags.logs.tail_lines, /*follows=*/true));
+        AskForLogs(observer, flags, reel.Next(flags.logs.tail_lines, /*follows=*/true));
     if (answer.ok()) {
       silent_since = absl::InfiniteFuture();
       if (PrintText(reel.Show(answer->parts), 0) != 0) return kExitFailure;
@@ -62,7 +62,7 @@ absl::StatusOr<int> Follow(Observer& observer, const SightFlags& flags, LogReel&
   }
 }
 
-absl::StatusOr<int> Show(const SightFlags& flags, const Invocation& invocation) {
+absl::StatusOr<int> ShowLogs(const SightFlags& flags, const Invocation& invocation) {
   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<Observer> observer,
                           ReachJob(flags.way, invocation));
   if (flags.logs.first_error) return ShowFirstError(*observer, flags);
@@ -72,7 +72,7 @@ absl::StatusOr<int> Show(const SightFlags& flags, const Invocation& invocation) 
   do {
     MUSTER_ASSIGN_OR_RETURN(
         const InquiryAnswer answer,
-        Ask(*observer, flags, reel.Next(flags.logs.tail_lines, /*follows=*/false)));
+        AskForLogs(*observer, flags, reel.Next(flags.logs.tail_lines, /*follows=*/false)));
     const std::string text = reel.Show(answer.parts);
     if (text.empty()) break;  // a last line without its end
     if (PrintText(text, 0) != 0) return kExitFailure;
@@ -84,7 +84,7 @@ absl::StatusOr<int> Show(const SightFlags& flags, const Invocation& invocation) 
 
 int LogsCommand(const Invocation& invocation) {
   return RunSight(SightKind::kLogs, invocation,
-                  [&](const SightFlags& flags) { return Show(flags, invocation); });
+                  [&](const SightFlags& flags) { return ShowLogs(flags, invocation); });
 }
 
 }  // namespace muster::launcher

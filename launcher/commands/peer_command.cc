@@ -16,19 +16,14 @@
 #include "absl/strings/str_split.h"
 #include "launcher/commands/run_command.h"
 #include "launcher/hosts/one_host.h"
+#include "launcher/node/log_setup.h"
 #include "launcher/node/node_setup.h"
 #include "launcher/peers/peer_line.h"
 #include "proto/base/environment.h"
-#include "proto/base/exit_codes.h"
 #include "proto/io/log.h"
 
 namespace muster::launcher {
 namespace {
-
-int Refuse(const absl::Status& status) {
-  log::Write(log::Level::kError, "refused", status.message());
-  return ExitCodeOf(status);
-}
 
 int RunLine(const absl::StatusOr<PeerLine>& line, const Invocation& invocation) {
   if (!line.ok()) return Refuse(line.status());

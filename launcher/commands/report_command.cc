@@ -19,7 +19,6 @@
 #include "launcher/sight/report_html.h"
 #include "launcher/sight/report_text.h"
 #include "launcher/sight/report_trace.h"
-#include "proto/base/exit_codes.h"
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/values.h"
@@ -64,11 +63,6 @@ struct ReportFlags {
   std::string trace;
   std::string words;  // DIR or JOB
 };
-
-int Refuse(const char* program, const absl::Status& why) {
-  std::fprintf(stderr, "%s: %s\n", program, std::string(why.message()).c_str());
-  return ExitCodeOf(why);
-}
 
 // The word that is expected; help has been printed where there is none and the status is ok.
 absl::StatusOr<std::optional<std::string>> OnlyWord(const command_line::Grammar& grammar,
@@ -246,11 +240,11 @@ int ReportCommand(const Invocation& invocation) {
        .read = Into(ParseName, flags.trace)},
   };
   const auto word = OnlyWord(grammar, invocation, "one folder, or one job beside --log_dir");
-  if (!word.ok()) return Refuse(kProgram, word.status());
+  if (!word.ok()) return PrintRefusal(kProgram, word.status());
   if (!*word) return 0;
   flags.words = **word;
   const absl::StatusOr<int> exit_code = Report(flags);
-  return exit_code.ok() ? *exit_code : Refuse(kProgram, exit_code.status());
+  return exit_code.ok() ? *exit_code : PrintRefusal(kProgram, exit_code.status());
 }
 
 int ExplainCommand(const Invocation& invocation) {
@@ -258,12 +252,12 @@ int ExplainCommand(const Invocation& invocation) {
   const command_line::Grammar grammar{
       .program = kProgram, .usage = kExplainUsage, .has_words = true};
   const auto word = OnlyWord(grammar, invocation, "one incident file");
-  if (!word.ok()) return Refuse(kProgram, word.status());
+  if (!word.ok()) return PrintRefusal(kProgram, word.status());
   if (!*word) return 0;
   const absl::StatusOr<std::string> text = ReadRegular(**word);
-  if (!text.ok()) return Refuse(kProgram, text.status());
+  if (!text.ok()) return PrintRefusal(kProgram, text.status());
   const absl::StatusOr<std::string> prose = ExplainIncident(*text);
-  if (!prose.ok()) return Refuse(kProgram, prose.status());
+  if (!prose.ok()) return PrintRefusal(kProgram, prose.status());
   return PrintText(*prose, 0);
 }
 
@@ -271,10 +265,10 @@ int MetricsTokenCommand(const Invocation& invocation) {
   constexpr char kProgram[] = "muster metrics_token";
   const command_line::Grammar grammar{.program = kProgram, .usage = kTokenUsage};
   const auto line = command_line::Split(grammar, invocation.args, invocation.environment);
-  if (!line.ok()) return Refuse(kProgram, line.status());
+  if (!line.ok()) return PrintRefusal(kProgram, line.status());
   if (!line->print.empty()) return PrintText(line->print, 0);
   const auto secret = LoadUserSecret(SecretSourcesIn(invocation.environment));
-  if (!secret.ok()) return Refuse(kProgram, secret.status());
+  if (!secret.ok()) return PrintRefusal(kProgram, secret.status());
   return PrintText(DeriveMetricsToken(secret->secret) + "\n", 0);
 }
 

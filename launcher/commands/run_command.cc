@@ -34,11 +34,6 @@ namespace {
 
 constexpr char kErrorFile[] = "TORCHELASTIC_ERROR_FILE";
 
-int Refuse(const absl::Status& status) {
-  log::Write(log::Level::kError, "refused", status.message());
-  return ExitCodeOf(status);
-}
-
 // Says of an option that the user did not type where it came from.
 absl::Status WithSource(const absl::Status& refusal, const Invocation& invocation) {
   for (const auto& [option, source] : invocation.sources) {

@@ -3,12 +3,19 @@
 #include <cstdio>
 #include <string>
 
+#include "proto/base/exit_codes.h"
+
 namespace muster::launcher {
 
 int PrintText(const std::string& text, int exit_code) {
   const bool is_written =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   return is_written ? exit_code : kExitFailure;
+}
+
+int PrintRefusal(const std::string& program, const absl::Status& why) {
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(why.message()).c_str());
+  return ExitCodeOf(why);
 }
 
 int RunSight(SightKind kind, const Invocation& invocation,

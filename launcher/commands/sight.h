@@ -8,15 +8,20 @@
 #include <variant>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "launcher/line/flags.h"
 #include "launcher/line/invocation.h"
 #include "launcher/sight/sight_options.h"
-#include "proto/base/exit_codes.h"
 
 namespace muster::launcher {
 
+// What an answer may take beyond the agents' own time.
+inline constexpr absl::Duration kOfTheWay = absl::Seconds(3);
+
 // Prints `text`; `exit_code`, or that of a failure where it cannot be written.
 int PrintText(const std::string& text, int exit_code);
+// Says in the name of `program` why it does not do what was asked; the exit code that follows.
+int PrintRefusal(const std::string& program, const absl::Status& why);
 
 // Does `act`, which returns the exit code, with what was parsed: options with `warnings`, or a text
 // to be printed. Says why not in the name of `program`, otherwise.
@@ -24,18 +29,14 @@ template <typename Flags>
 int RunParsed(const std::string& program,
               const absl::StatusOr<std::variant<Flags, PrintAndExit>>& parsed,
               const std::function<absl::StatusOr<int>(const Flags&)>& act) {
-  const auto refuse = [&](const absl::Status& why) {
-    std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(why.message()).c_str());
-    return ExitCodeOf(why);
-  };
-  if (!parsed.ok()) return refuse(parsed.status());
+  if (!parsed.ok()) return PrintRefusal(program, parsed.status());
   if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) return PrintText(print->text, 0);
   const Flags& flags = std::get<Flags>(*parsed);
   for (const std::string& warning : flags.warnings) {
     std::fprintf(stderr, "%s: %s\n", program.c_str(), warning.c_str());
   }
   const absl::StatusOr<int> exit_code = act(flags);
-  return exit_code.ok() ? *exit_code : refuse(exit_code.status());
+  return exit_code.ok() ? *exit_code : PrintRefusal(program, exit_code.status());
 }
 
 // Reads the command line and does `look`, which returns the exit code; prints why not, otherwise.

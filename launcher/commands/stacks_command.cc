@@ -12,10 +12,7 @@
 namespace muster::launcher {
 namespace {
 
-// Beyond the agents' time.
-constexpr absl::Duration kOfTheWay = absl::Seconds(3);
-
-absl::StatusOr<int> Show(const SightFlags& flags, const Invocation& invocation) {
+absl::StatusOr<int> ShowStacks(const SightFlags& flags, const Invocation& invocation) {
   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<Observer> observer,
                           ReachJob(flags.way, invocation));
   MUSTER_ASSIGN_OR_RETURN(
@@ -32,7 +29,7 @@ absl::StatusOr<int> Show(const SightFlags& flags, const Invocation& invocation) 
 
 int StacksCommand(const Invocation& invocation) {
   return RunSight(SightKind::kStacks, invocation,
-                  [&](const SightFlags& flags) { return Show(flags, invocation); });
+                  [&](const SightFlags& flags) { return ShowStacks(flags, invocation); });
 }
 
 }  // namespace muster::launcher

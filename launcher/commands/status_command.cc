@@ -66,7 +66,7 @@ absl::StatusOr<int> ShowJobsHere(const SightFlags& flags, const Invocation& invo
   return ShowList(list, flags.json);
 }
 
-absl::StatusOr<int> Show(const SightFlags& flags, const Invocation& invocation) {
+absl::StatusOr<int> ShowStatus(const SightFlags& flags, const Invocation& invocation) {
   if (!flags.way.job.empty()) return ShowJob(flags, invocation);
   return flags.way.endpoint ? ShowJobsAt(flags, invocation) : ShowJobsHere(flags, invocation);
 }
@@ -75,7 +75,7 @@ absl::StatusOr<int> Show(const SightFlags& flags, const Invocation& invocation) 
 
 int StatusCommand(const Invocation& invocation) {
   return RunSight(SightKind::kStatus, invocation,
-                  [&](const SightFlags& flags) { return Show(flags, invocation); });
+                  [&](const SightFlags& flags) { return ShowStatus(flags, invocation); });
 }
 
 }  // namespace muster::launcher

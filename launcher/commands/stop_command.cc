@@ -11,8 +11,8 @@
 #include "asio/executor_work_guard.hpp"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
+#include "launcher/commands/sight.h"
 #include "launcher/line/stop_options.h"
-#include "proto/base/exit_codes.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/host_name.h"
 #include "proto/io/user_secret.h"
@@ -73,22 +73,12 @@ absl::StatusOr<std::string> Ask(const StopFlags& flags, const Invocation& invoca
 }
 
 int RunStopCommand(StopCommandKind kind, const char* program, const Invocation& invocation) {
-  const auto refuse = [&](const absl::Status& why) {
-    std::fprintf(stderr, "%s: %s\n", program, std::string(why.message()).c_str());
-    return ExitCodeOf(why);
-  };
-  const auto parsed = ParseStopFlags(kind, invocation.args, invocation.environment);
-  if (!parsed.ok()) return refuse(parsed.status());
-  if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) {
-    return std::fputs(print->text.c_str(), stdout) < 0 ? kExitFailure : 0;
-  }
-  const StopFlags& flags = std::get<StopFlags>(*parsed);
-  for (const std::string& warning : flags.warnings) {
-    std::fprintf(stderr, "%s: %s\n", program, warning.c_str());
-  }
-  const absl::StatusOr<std::string> answer = Ask(flags, invocation);
-  if (!answer.ok()) return refuse(answer.status());
-  return std::printf("%s\n", answer->c_str()) < 0 ? kExitFailure : 0;
+  return RunParsed<StopFlags>(
+      program, ParseStopFlags(kind, invocation.args, invocation.environment),
+      [&](const StopFlags& flags) -> absl::StatusOr<int> {
+        MUSTER_ASSIGN_OR_RETURN(const std::string answer, Ask(flags, invocation));
+        return PrintText(answer + "\n", 0);
+      });
 }
 
 }  // namespace

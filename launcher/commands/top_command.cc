@@ -24,14 +24,13 @@ namespace {
 
 constexpr absl::Duration kRedraw = absl::Seconds(2);
 constexpr absl::Duration kLookAtKeys = absl::Milliseconds(100);
-constexpr absl::Duration kOfTheWay = absl::Seconds(2);  // beyond the agents' time
-constexpr char kEnter[] = "\x1b[?1049h\x1b[?25l";       // another screen, without a cursor
+constexpr char kEnter[] = "\x1b[?1049h\x1b[?25l";  // another screen, without a cursor
 constexpr char kLeave[] = "\x1b[?25h\x1b[?1049l";
 constexpr char kEscape = '\x1b';
 constexpr char kDelete = '\x7f';
 
 volatile std::sig_atomic_t g_signal = 0;
-void NoteSignal(int signal) { g_signal = signal; }
+void NoteEndSignal(int signal) { g_signal = signal; }
 
 absl::Status Ask(Observer& observer, const SightFlags& flags, TopFigures& figures) {
   MUSTER_ASSIGN_OR_RETURN(
@@ -153,7 +152,7 @@ bool TakeKeys(const Screen& screen, const TopFigures& figures, MonoTime until, K
 absl::StatusOr<int> ShowOnTerminal(Observer& observer, const SightFlags& flags) {
   TopFigures figures;
   MUSTER_RETURN_IF_ERROR(Ask(observer, flags, figures));
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, NoteSignal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, NoteEndSignal);
   TopView view;
   Keys keys;
   absl::Status trouble;
@@ -170,7 +169,7 @@ absl::StatusOr<int> ShowOnTerminal(Observer& observer, const SightFlags& flags) 
   return g_signal == 0 ? 0 : 128 + g_signal;
 }
 
-absl::StatusOr<int> Show(const SightFlags& flags, const Invocation& invocation) {
+absl::StatusOr<int> ShowTop(const SightFlags& flags, const Invocation& invocation) {
   MUSTER_ASSIGN_OR_RETURN(const std::unique_ptr<Observer> observer,
                           ReachJob(flags.way, invocation));
   const bool is_terminal = isatty(STDOUT_FILENO) == 1 && isatty(STDIN_FILENO) == 1;
@@ -181,7 +180,7 @@ absl::StatusOr<int> Show(const SightFlags& flags, const Invocation& invocation) 
 
 int TopCommand(const Invocation& invocation) {
   return RunSight(SightKind::kTop, invocation,
-                  [&](const SightFlags& flags) { return Show(flags, invocation); });
+                  [&](const SightFlags& flags) { return ShowTop(flags, invocation); });
 }
 
 }  // namespace muster::launcher

@@ -12,7 +12,7 @@
 namespace muster::launcher {
 namespace {
 
-constexpr char kUsage[] =
+constexpr char kDoctorUsage[] =
     "usage: muster doctor [options]\n"
     "\n"
     "Looks for what makes jobs fail or crawl on this node: GPUs, their memory and links, the\n"
@@ -30,7 +30,7 @@ bool ChoosesHosts(const std::string& option) {
 }
 
 command_line::Grammar GrammarOf(RunChoices& choices, DoctorFlags& flags) {
-  command_line::Grammar grammar{.program = "muster doctor", .usage = kUsage};
+  command_line::Grammar grammar{.program = "muster doctor", .usage = kDoctorUsage};
   grammar.options.push_back({.name = "json",
                              .group = "Output",
                              .help = "one JSON object for each node, on a line",

@@ -341,7 +341,7 @@ std::vector<Finding> Diagnose(const NodeHealth& node, const GpusHealth& gpus) {
   return findings;
 }
 
-int ExitCodeOf(const std::vector<Finding>& findings) {
+int ExitCodeOfFindings(const std::vector<Finding>& findings) {
   const bool has_fault = absl::c_any_of(
       findings, [](const Finding& finding) { return finding.severity == Severity::kFault; });
   return has_fault ? kExitFailure : 0;
@@ -365,7 +365,7 @@ std::string FormatAsJson(const std::string& node, const std::vector<Finding>& fi
                     {"text", finding.text},
                     {"advice", finding.advice}});
   }
-  const json all = {{"node", node}, {"ok", ExitCodeOf(findings) == 0}, {"findings", list}};
+  const json all = {{"node", node}, {"ok", ExitCodeOfFindings(findings) == 0}, {"findings", list}};
   return all.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

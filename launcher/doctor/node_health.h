@@ -89,7 +89,7 @@ struct Finding {
 std::vector<Finding> Diagnose(const NodeHealth& node, const GpusHealth& gpus);
 
 // 0: no fault; warnings do not count.
-int ExitCodeOf(const std::vector<Finding>& findings);
+int ExitCodeOfFindings(const std::vector<Finding>& findings);
 
 // One line of each, with the node in front.
 std::string FormatFindings(const std::string& node, const std::vector<Finding>& findings);

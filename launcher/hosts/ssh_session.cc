@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "launcher/hosts/remote_start.h"
 #include "proto/base/endpoint.h"
+#include "proto/base/environment.h"
 
 namespace muster::launcher {
 namespace {
@@ -38,13 +39,6 @@ std::vector<std::string> SshArguments(const SshOptions& options) {
   if (!options.config.empty()) argv.insert(argv.end(), {"-F", options.config});
   if (options.port != 0) argv.insert(argv.end(), {"-p", absl::StrCat(options.port)});
   return argv;
-}
-
-std::vector<char*> Pointers(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 // Calls only what may be called between fork and exec.
@@ -97,7 +91,7 @@ absl::StatusOr<SshSession> SshSession::Start(const SshOptions& options,
   texts.insert(texts.end(),
                {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "-o",
                 "ServerAliveInterval=15", "--", options.host, options.binary, "agent"});
-  const std::vector<char*> argv = Pointers(texts);
+  const std::vector<char*> argv = ExecPointers(texts);
   SshSession session;
   session.pid_ = fork();
   if (session.pid_ == 0) {
@@ -186,7 +180,7 @@ std::string AddressForSsh(const SshOptions& options) {
   if (!out.ok()) return options.host;
   std::vector<std::string> texts = SshArguments(options);
   texts.insert(texts.end(), {"-G", "--", options.host});
-  const std::vector<char*> argv = Pointers(texts);
+  const std::vector<char*> argv = ExecPointers(texts);
   const int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
   const UniqueFd owned(nothing);
   const pid_t pid = fork();

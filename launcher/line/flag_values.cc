@@ -16,11 +16,8 @@
 namespace muster::launcher {
 namespace {
 
+using command_line::Expected;
 using command_line::ParseChoice;
-
-absl::Status Expected(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("expected ", what));
-}
 
 bool ReadInteger(absl::string_view text, int& out) {
   const absl::StatusOr<int> value = command_line::ParseInteger(std::string(text));

@@ -22,7 +22,7 @@ using command_line::ParseNumber;
 using command_line::ParseText;
 using Read = std::function<absl::Status(const std::string&)>;
 
-constexpr char kUsage[] =
+constexpr char kRunUsage[] =
     "usage: muster run [options] SCRIPT [arguments of the script]\n"
     "\n"
     "Options are spelled with _ or -. Every option of torchrun can also be set as PET_<NAME>.\n";
@@ -460,7 +460,7 @@ bool HasNoVariable(const std::string& name) {
 
 command_line::Grammar RunGrammar(RunChoices& choices) {
   command_line::Grammar grammar{.program = "muster run",
-                                .usage = kUsage,
+                                .usage = kRunUsage,
                                 .ends_at_script = true,
                                 .also_called = {"torchrun"}};
   constexpr char kRendezvous[] = "Rendezvous";
@@ -490,6 +490,25 @@ command_line::Grammar RunGrammar(RunChoices& choices) {
     }
   }
   return grammar;
+}
+
+bool FindsTheJob(const std::string& option) {
+  for (const char* name :
+       {"rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "tls", "auth"}) {
+    if (option == name) return true;
+  }
+  return false;
+}
+
+std::optional<Endpoint> EndpointOfJob(const RunChoices& choices) {
+  std::optional<Endpoint> endpoint = choices.endpoint;
+  if (!endpoint && !choices.master_addr.empty()) {
+    endpoint = Endpoint{.host = choices.master_addr, .port = kNoPort};
+  }
+  if (endpoint && endpoint->port == kNoPort) {
+    endpoint->port = choices.master_port.value_or(kDefaultRendezvousPort);
+  }
+  return endpoint;
 }
 
 }  // namespace muster::launcher

@@ -34,4 +34,10 @@ struct RunChoices {
 // `choices`.
 command_line::Grammar RunGrammar(RunChoices& choices);
 
+// Whether an option of `muster run` says which job, and how it is reached: those that the commands
+// take which speak to a job.
+bool FindsTheJob(const std::string& option);
+// Where such a command reaches the rendezvous, its port filled in; nothing if no option says it.
+std::optional<Endpoint> EndpointOfJob(const RunChoices& choices);
+
 }  // namespace muster::launcher

@@ -24,14 +24,6 @@ constexpr char kDrainUsage[] =
     "Takes a node out of a job: every rank leaves after the same step, and the next round begins\n"
     "without the node. NODE is its name, as in the job's output, or its address.\n";
 
-bool FindsTheJob(const std::string& option) {
-  for (const char* name :
-       {"rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "tls", "auth"}) {
-    if (option == name) return true;
-  }
-  return false;
-}
-
 command_line::Grammar GrammarOf(StopCommandKind kind, RunChoices& choices, StopFlags& flags) {
   const bool is_drain = kind == StopCommandKind::kDrain;
   command_line::Grammar grammar{.program = is_drain ? "muster drain" : "muster stop",
@@ -76,19 +68,14 @@ absl::Status TakeNode(const command_line::CommandLine& line, StopRequest& reques
 }
 
 absl::Status TakeEndpoint(const RunChoices& choices, const std::string& program, StopFlags& flags) {
-  if (choices.endpoint) {
-    flags.endpoint = *choices.endpoint;
-  } else if (!choices.master_addr.empty()) {
-    flags.endpoint = {.host = choices.master_addr, .port = kNoPort};
-  } else {
+  const std::optional<Endpoint> endpoint = EndpointOfJob(choices);
+  if (!endpoint) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--rdzv_endpoint is missing: give the job's, as in `", program,
         " --rdzv_endpoint=node1:29400 --rdzv_id=ID` (a job on one node that has none is "
         "stopped by SIGTERM to its muster)"));
   }
-  if (flags.endpoint.port == kNoPort) {
-    flags.endpoint.port = choices.master_port.value_or(kDefaultRendezvousPort);
-  }
+  flags.endpoint = *endpoint;
   return absl::OkStatus();
 }
 

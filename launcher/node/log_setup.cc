@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "proto/base/exit_codes.h"
 #include "proto/io/log.h"
 
 namespace muster::launcher {
@@ -15,6 +16,11 @@ void ConfigureLog(const OutputFlags& flags, std::function<void(const std::string
                   : flags.log_level == "error"   ? log::Level::kError
                                                  : log::Level::kInfo;
   log::Configure(std::move(options));
+}
+
+int Refuse(const absl::Status& status) {
+  log::Write(log::Level::kError, "refused", status.message());
+  return ExitCodeOf(status);
 }
 
 }  // namespace muster::launcher

@@ -37,12 +37,12 @@ enum class To {
   kRefused,  // `why` says what to do
 };
 
-using Row = PeerOption<To>;
+using LaunchOption = PeerOption<To>;
 
 constexpr char kFp8[] = "FP8 is not in this version: give no, fp16 or bf16";
 constexpr char kParallelism[] = "an N-d parallelism config is not in this version";
 
-constexpr Row kRows[] = {
+constexpr LaunchOption kLaunchOptions[] = {
     {"config_file", true, To::kHere},
     {"quiet", false, To::kNothing, "", 'q'},
     {"cpu", false, To::kKind},
@@ -138,7 +138,7 @@ absl::Status RefuseFamilies(const std::vector<std::string>& args) {
   return absl::OkStatus();
 }
 
-constexpr char kUsage[] =
+constexpr char kAccelerateUsage[] =
     "usage: muster accelerate launch [options of accelerate launch] SCRIPT [arguments]\n"
     "\n"
     "Becomes `muster run` with the nodes, workers and variables that Accelerate would have.\n";
@@ -208,7 +208,7 @@ class AccelerateReading {
           "the number of workers is not given: add --num_processes=N");
     }
     AddOptions(launch.options, out);
-    AppendRunOptions(line_, kRows, out.args);
+    AppendRunOptions(line_, kLaunchOptions, out.args);
     if (const Given* threads = line_.Find("num_cpu_threads_per_process")) {
       out.environment["OMP_NUM_THREADS"] = threads->text();
     }
@@ -227,9 +227,9 @@ class AccelerateReading {
 
  private:
   absl::Status CheckOptions() const {
-    MUSTER_RETURN_IF_ERROR(RefuseOptions(line_, kRows));
+    MUSTER_RETURN_IF_ERROR(RefuseOptions(line_, kLaunchOptions));
     std::vector<std::string> kinds;
-    for (const Row& row : kRows) {
+    for (const LaunchOption& row : kLaunchOptions) {
       const Given* given = line_.Find(row.name);
       if (given != nullptr && row.to == To::kKind) kinds.push_back(given->source);
     }
@@ -310,7 +310,7 @@ class AccelerateReading {
     static const std::map<To, const char*> kBlocks = {{To::kFsdp, "fsdp_config"},
                                                       {To::kDeepSpeed, "deepspeed_config"},
                                                       {To::kDynamo, "dynamo_config"}};
-    for (const Row& row : kRows) {
+    for (const LaunchOption& row : kLaunchOptions) {
       const Given* given = line_.Find(row.name);
       if (given == nullptr) continue;
       PythonValue value = row.takes_value ? Text(given->text()) : True();
@@ -323,7 +323,7 @@ class AccelerateReading {
   }
 
   // A file may leave the block's name out of its keys.
-  void PutIntoBlock(const std::string& name, const Row& row, PythonValue value) {
+  void PutIntoBlock(const std::string& name, const LaunchOption& row, PythonValue value) {
     PythonBlock& block = BlockOf(config_, name);
     const std::string full = row.name;
     const size_t prefix = full.find('_') + 1;
@@ -457,7 +457,8 @@ absl::StatusOr<PeerLine> ReadAccelerateLine(const std::vector<std::string>& args
                                             const EnvironmentMap& environment,
                                             const MachineView& machine) {
   MUSTER_RETURN_IF_ERROR(RefuseFamilies(args));
-  const command_line::Grammar grammar = PeerGrammar("muster accelerate launch", kUsage, kRows);
+  const command_line::Grammar grammar =
+      PeerGrammar("muster accelerate launch", kAccelerateUsage, kLaunchOptions);
   MUSTER_ASSIGN_OR_RETURN(const CommandLine line, command_line::Split(grammar, args, {}));
   if (!line.print.empty()) return PeerLine{.print = line.print};
   return AccelerateReading(line, environment, machine).Run();

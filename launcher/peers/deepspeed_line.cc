@@ -20,49 +20,50 @@ namespace {
 using command_line::CommandLine;
 using command_line::Given;
 
-enum class To { kRun, kNothing, kHere, kRefused };
+enum class Goes { kRun, kNothing, kHere, kRefused };
 
 constexpr char kActivate[] = "/bin/activate";
 // DeepSpeed's own number.
 constexpr char kElasticRestarts[] = "--max_restarts=100";
 
-constexpr PeerOption<To> kRows[] = {
-    {"hostfile", true, To::kRun, "", 'H'},
-    {"include", true, To::kRun, "", 'i'},
-    {"exclude", true, To::kRun, "", 'e'},
-    {"num_nodes", true, To::kRun},
-    {"num_gpus", true, To::kRun, "", 0, "num_accelerators"},
-    {"master_port", true, To::kRun},
-    {"master_addr", true, To::kRun},
-    {"node_rank", true, To::kHere, "with --no_ssh: the place of this machine among the hosts"},
-    {"launcher", true, To::kHere},
-    {"launcher_args", true, To::kHere},
-    {"module", false, To::kRun},
-    {"no_python", false, To::kRun},
-    {"no_local_rank", false, To::kRun},
-    {"no_ssh", false, To::kHere, "becomes --node_rank=R beside the host file"},
-    {"no_ssh_check", false, To::kNothing,
+constexpr PeerOption<Goes> kOptionRows[] = {
+    {"hostfile", true, Goes::kRun, "", 'H'},
+    {"include", true, Goes::kRun, "", 'i'},
+    {"exclude", true, Goes::kRun, "", 'e'},
+    {"num_nodes", true, Goes::kRun},
+    {"num_gpus", true, Goes::kRun, "", 0, "num_accelerators"},
+    {"master_port", true, Goes::kRun},
+    {"master_addr", true, Goes::kRun},
+    {"node_rank", true, Goes::kHere, "with --no_ssh: the place of this machine among the hosts"},
+    {"launcher", true, Goes::kHere},
+    {"launcher_args", true, Goes::kHere},
+    {"module", false, Goes::kRun},
+    {"no_python", false, Goes::kRun},
+    {"no_local_rank", false, Goes::kRun},
+    {"no_ssh", false, Goes::kHere, "becomes --node_rank=R beside the host file"},
+    {"no_ssh_check", false, Goes::kNothing,
      "hosts are not checked beforehand; one that cannot be reached is named"},
-    {"force_multi", false, To::kHere},
-    {"save_pid", false, To::kHere, "into /tmp/<pid>.deepspeed, while the job runs"},
-    {"enable_each_rank_log", true, To::kHere, "becomes --log_dir=VALUE --redirects=3"},
-    {"autotuning", true, To::kRefused,
+    {"force_multi", false, Goes::kHere},
+    {"save_pid", false, Goes::kHere, "into /tmp/<pid>.deepspeed, while the job runs"},
+    {"enable_each_rank_log", true, Goes::kHere, "becomes --log_dir=VALUE --redirects=3"},
+    {"autotuning", true, Goes::kRefused,
      "the autotuner is a program of DeepSpeed's own: python -m deepspeed.launcher.runner "
      "--autotuning .."},
-    {"bind_cores_to_rank", false, To::kHere, "becomes --numa_binding=exclusive --omp_threads=auto"},
-    {"bind_core_list", true, To::kRefused,
+    {"bind_cores_to_rank", false, Goes::kHere,
+     "becomes --numa_binding=exclusive --omp_threads=auto"},
+    {"bind_core_list", true, Goes::kRefused,
      "confine the launcher, whose CPUs workers share: taskset -c LIST muster .."},
-    {"ssh_port", true, To::kRun},
-    {"venv_script", true, To::kHere, "DIR/bin/activate becomes VIRTUAL_ENV=DIR on every host"},
-    {"elastic_training", false, To::kHere,
+    {"ssh_port", true, Goes::kRun},
+    {"venv_script", true, Goes::kHere, "DIR/bin/activate becomes VIRTUAL_ENV=DIR on every host"},
+    {"elastic_training", false, Goes::kHere,
      "becomes --nnodes=MIN:MAX --max_restarts=100 --rdzv_endpoint=MASTER_ADDR, on each node"},
-    {"min_elastic_nodes", true, To::kHere, "the MIN of --elastic_training"},
-    {"max_elastic_nodes", true, To::kHere, "the MAX of --elastic_training"},
-    {"log_level", true, To::kHere},
-    {"quiet", false, To::kHere, "becomes --log_level=error", 'q'},
+    {"min_elastic_nodes", true, Goes::kHere, "the MIN of --elastic_training"},
+    {"max_elastic_nodes", true, Goes::kHere, "the MAX of --elastic_training"},
+    {"log_level", true, Goes::kHere},
+    {"quiet", false, Goes::kHere, "becomes --log_level=error", 'q'},
 };
 
-constexpr char kUsage[] =
+constexpr char kDeepSpeedUsage[] =
     "usage: muster deepspeed [options of deepspeed] SCRIPT [arguments]\n"
     "\n"
     "Becomes `muster run` with the hosts, workers and variables that DeepSpeed would have.\n";
@@ -177,13 +178,14 @@ void AppendLogLevel(const CommandLine& line, std::vector<std::string>& args) {
 
 absl::StatusOr<PeerLine> ReadDeepSpeedLine(const std::vector<std::string>& args,
                                            bool has_usual_host_file) {
-  const command_line::Grammar grammar = PeerGrammar("muster deepspeed", kUsage, kRows);
+  const command_line::Grammar grammar =
+      PeerGrammar("muster deepspeed", kDeepSpeedUsage, kOptionRows);
   MUSTER_ASSIGN_OR_RETURN(const CommandLine line, command_line::Split(grammar, args, {}));
   PeerLine out{.print = line.print};
   if (!out.print.empty()) return out;
-  MUSTER_RETURN_IF_ERROR(RefuseOptions(line, kRows));
+  MUSTER_RETURN_IF_ERROR(RefuseOptions(line, kOptionRows));
   MUSTER_RETURN_IF_ERROR(CheckLauncher(line));
-  AppendRunOptions(line, kRows, out.args);
+  AppendRunOptions(line, kOptionRows, out.args);
   const bool has_hosts = has_usual_host_file || line.Find("hostfile") != nullptr;
   if (line.IsOn("force_multi") && !has_hosts) {
     return absl::InvalidArgumentError(

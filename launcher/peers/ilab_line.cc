@@ -13,16 +13,16 @@ namespace muster::launcher {
 namespace {
 
 // What InstructLab gives to torchrun, and what to its trainer.
-struct Row {
+struct Renamed {
   const char* option;
   const char* becomes;
 };
-constexpr Row kOfTheLauncher[] = {
+constexpr Renamed kOfTheLauncher[] = {
     {"gpus", "nproc_per_node"},     {"num_gpus", "nproc_per_node"},
     {"nnodes", "nnodes"},           {"node_rank", "node_rank"},
     {"rdzv_id", "rdzv_id"},         {"rdzv_endpoint", "rdzv_endpoint"},
     {"master_addr", "master_addr"}, {"master_port", "master_port"}};
-constexpr Row kOfTheTrainer[] = {
+constexpr Renamed kOfTheTrainer[] = {
     {"model_path", "model_name_or_path"}, {"ckpt_output_dir", "output_dir"},
     {"num_epochs", "num_epochs"},         {"effective_batch_size", "effective_batch_size"},
     {"learning_rate", "learning_rate"},   {"warmup_steps", "num_warmup_steps"},
@@ -30,7 +30,7 @@ constexpr Row kOfTheTrainer[] = {
 
 template <typename Rows>
 const char* Find(const Rows& rows, const std::string& option) {
-  for (const Row& row : rows) {
+  for (const Renamed& row : rows) {
     if (option == row.option) return row.becomes;
   }
   return nullptr;

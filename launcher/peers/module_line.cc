@@ -17,18 +17,19 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-struct Row {
+struct PeerModule {
   const char* module;
   Words becomes;
   bool gives_local_rank = false;  // as an argument, too
 };
 
-const std::vector<Row>& Rows() {
-  static const std::vector<Row> rows = {{"torch.distributed.run", {"run"}},
-                                        {"torch.distributed.launch", {"run"}, true},
-                                        {"accelerate.commands.launch", {"accelerate", "launch"}},
-                                        {"accelerate.commands.accelerate_cli", {"accelerate"}},
-                                        {"deepspeed.launcher.runner", {"deepspeed"}}};
+const std::vector<PeerModule>& PeerModules() {
+  static const std::vector<PeerModule> rows = {
+      {"torch.distributed.run", {"run"}},
+      {"torch.distributed.launch", {"run"}, true},
+      {"accelerate.commands.launch", {"accelerate", "launch"}},
+      {"accelerate.commands.accelerate_cli", {"accelerate"}},
+      {"deepspeed.launcher.runner", {"deepspeed"}}};
   return rows;
 }
 
@@ -62,9 +63,9 @@ bool TakeModuleLine(std::vector<std::string>& args, EnvironmentMap& environment)
   if (args.empty() || !IsPython(args.front())) return false;
   const auto option = std::find_if_not(args.begin() + 1, args.end(), IsFlagOfPython);
   if (args.end() - option < 2 || *option != "-m") return false;
-  const auto row = std::find_if(Rows().begin(), Rows().end(),
-                                [&](const Row& each) { return each.module == option[1]; });
-  if (row == Rows().end()) return false;
+  const auto row = std::find_if(PeerModules().begin(), PeerModules().end(),
+                                [&](const PeerModule& each) { return each.module == option[1]; });
+  if (row == PeerModules().end()) return false;
   Words rest(option + 2, args.end());
   if (row->gives_local_rank) InsertLocalRank(rest);
   if (VariableOrEmpty(environment, "PYTHON_EXEC").empty()) {

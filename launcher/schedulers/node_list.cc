@@ -13,17 +13,15 @@
 #include "absl/strings/string_view.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/status_macros.h"
+#include "proto/command_line/values.h"
 
 namespace muster::launcher {
 namespace {
 
+using command_line::Expected;
 using Names = std::vector<std::string>;
 
 constexpr size_t kMaxDigits = 18;  // fit into an int64
-
-absl::Status Expected(absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("expected ", what));
-}
 
 absl::Status TooMany() {
   return absl::InvalidArgumentError(
@@ -115,7 +113,7 @@ std::vector<absl::string_view> SplitEntries(absl::string_view text) {
   return entries;
 }
 
-std::vector<absl::string_view> Words(absl::string_view text) {
+std::vector<absl::string_view> SplitWords(absl::string_view text) {
   return absl::StrSplit(text, absl::ByAnyChar(" \t\r\n"), absl::SkipEmpty());
 }
 
@@ -162,7 +160,7 @@ absl::StatusOr<std::vector<int>> ExpandCounts(const std::string& text) {
 absl::StatusOr<std::vector<HostSlots>> ReadHostPerSlot(const std::string& text) {
   std::vector<HostSlots> hosts;
   absl::btree_map<absl::string_view, size_t> places;
-  for (absl::string_view word : Words(text)) {
+  for (absl::string_view word : SplitWords(text)) {
     const auto [place, is_new] = places.emplace(word, hosts.size());
     if (is_new) {
       MUSTER_RETURN_IF_ERROR(CheckHostName(word));
@@ -176,7 +174,7 @@ absl::StatusOr<std::vector<HostSlots>> ReadHostPerSlot(const std::string& text) 
 }
 
 absl::StatusOr<std::vector<HostSlots>> ReadHostsWithCounts(const std::string& text) {
-  const std::vector<absl::string_view> words = Words(text);
+  const std::vector<absl::string_view> words = SplitWords(text);
   if (words.empty() || words.size() % 2 != 0) {
     return Expected("hosts with their numbers of slots, such as 'h1 8 h2 8'");
   }

@@ -14,13 +14,14 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/base/exit_codes.h"
+#include "proto/io/descriptors.h"
 #include "proto/io/log.h"
 
 namespace muster::launcher {
 namespace {
 
 constexpr absl::Duration kShortestOpening = absl::Seconds(2);
-constexpr absl::Duration kPatience = absl::Minutes(1);  // for the agent's task to start
+constexpr absl::Duration kStartPatience = absl::Minutes(1);  // for the agent's task to start
 constexpr absl::Duration kLookAgain = absl::Milliseconds(50);
 constexpr int kBacklog = 4096;  // nobody is accepted: waiting in the queue is all they do
 
@@ -53,12 +54,6 @@ void HandleStopSignals() {
   for (const int signal : {SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
 }
 
-bool IsOfThisUser(int fd) {
-  ucred peer{};
-  socklen_t size = sizeof(peer);
-  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
-}
-
 }  // namespace
 
 absl::StatusOr<TaskGate> TaskGate::Open(const std::string& job) {
@@ -86,14 +81,14 @@ int LieIdle(const std::string& job) {
   HandleStopSignals();
   const Address address = AddressOf(job);
   const UniqueFd fd = NewSocket();
-  const MonoTime give_up = MonoNow() + kPatience;
+  const MonoTime give_up = MonoNow() + kStartPatience;
   while (connect(fd.get(), address.get(), address.length) != 0) {
     if (stop_signal != 0) return ExitCodeOfSignal(stop_signal);
     if (MonoNow() > give_up) {
       log::Write(
           log::Level::kError, "idle",
           absl::StrCat("the first task of this node, which is its agent, did not start within ",
-                       absl::FormatDuration(kPatience)));
+                       absl::FormatDuration(kStartPatience)));
       return kExitFailure;
     }
     absl::SleepFor(kLookAgain);

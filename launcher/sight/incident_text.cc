@@ -19,7 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kColumns = 78;
 constexpr size_t kFramesShown = 8;
 constexpr size_t kRanksShown = 16;
 
@@ -66,7 +65,8 @@ absl::StatusOr<Json> Parse(absl::string_view text) {
 }
 
 void AddParagraph(const std::string& text, std::string& out) {
-  absl::StrAppend(&out, out.empty() ? "" : "\n", Wrapped(ForTerminal(text), kColumns, ""), "\n");
+  absl::StrAppend(&out, out.empty() ? "" : "\n", Wrapped(ForTerminal(text), kTextColumns, ""),
+                  "\n");
 }
 
 // Ends with one full stop, also where it has one.

@@ -53,7 +53,7 @@ std::string Escaped(absl::string_view text) {
       text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
 }
 
-std::string Row(const std::vector<std::string>& cells, const char* tag = "td") {
+std::string TableRow(const std::vector<std::string>& cells, const char* tag = "td") {
   std::string row = "<tr>";
   for (const std::string& cell : cells) {
     absl::StrAppend(&row, "<", tag, ">", Escaped(cell), "</", tag, ">");
@@ -64,8 +64,9 @@ std::string Row(const std::vector<std::string>& cells, const char* tag = "td") {
 void AddTable(const char* title, const std::vector<std::string>& heads,
               const std::vector<std::vector<std::string>>& rows, std::string& out) {
   if (rows.empty()) return;
-  absl::StrAppend(&out, "<h2>", title, "</h2>\n<table>\n", Row(heads, "th"));
-  for (size_t i = 0; i < std::min(rows.size(), kRowsMax); ++i) absl::StrAppend(&out, Row(rows[i]));
+  absl::StrAppend(&out, "<h2>", title, "</h2>\n<table>\n", TableRow(heads, "th"));
+  for (size_t i = 0; i < std::min(rows.size(), kRowsMax); ++i)
+    absl::StrAppend(&out, TableRow(rows[i]));
   absl::StrAppend(&out, "</table>\n");
   if (rows.size() > kRowsMax) {
     absl::StrAppend(&out, "<p>and ", rows.size() - kRowsMax, " more</p>\n");

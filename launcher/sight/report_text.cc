@@ -16,14 +16,14 @@ namespace {
 
 using status::Spent;
 
-constexpr size_t kColumns = 96;
+constexpr size_t kReportColumns = 96;
 
 std::string Counted(size_t count, const char* what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
 void AddItem(const std::string& text, std::string& out) {
-  absl::StrAppend(&out, "  ", Wrapped(ForTerminal(text), kColumns - 2, "      "), "\n");
+  absl::StrAppend(&out, "  ", Wrapped(ForTerminal(text), kReportColumns - 2, "      "), "\n");
 }
 
 // `lines` of them at most, under their title; nothing where there is none.
@@ -167,7 +167,7 @@ std::string ReportText(const JobHistory& job) {
   std::string out;
   absl::StrAppend(&out,
                   Wrapped(ForTerminal(absl::StrCat("job ", job.run_id, " ", OutcomeInWords(job))),
-                          kColumns, "    "),
+                          kReportColumns, "    "),
                   "\n");
   AddItem(absl::StrCat(Counted(job.nodes.size(), "node"), ", ", Counted(ranks, "rank"), ", ",
                        TimeInWords(job, 0), " to ", TimeInWords(job, job.seconds)),

@@ -11,7 +11,7 @@
 namespace muster::launcher {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Trace = nlohmann::ordered_json;
 
 constexpr int kTimeLane = 1;
 constexpr int kRoundLane = 2;
@@ -20,11 +20,11 @@ constexpr int64_t kFirstRank = 1000000;  // process ids of ranks, behind those o
 
 int64_t Micros(double seconds) { return std::llround(seconds * 1e6); }
 
-Json Name(int pid, int lane, const char* what, const std::string& name) {
+Trace Name(int pid, int lane, const char* what, const std::string& name) {
   return {{"ph", "M"}, {"name", what}, {"pid", pid}, {"tid", lane}, {"args", {{"name", name}}}};
 }
 
-Json Slice(int pid, int lane, const std::string& name, double from, double to) {
+Trace Slice(int pid, int lane, const std::string& name, double from, double to) {
   return {{"ph", "X"},
           {"name", name},
           {"cat", "muster"},
@@ -41,11 +41,11 @@ bool IsMark(const status::DiaryEntry& entry) {
 }
 
 // The events of a rank, moved to the job's time.
-void AddSteps(const std::string& text, const JobHistory& job, Json& events) {
-  const Json trace = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+void AddSteps(const std::string& text, const JobHistory& job, Trace& events) {
+  const Trace trace = Trace::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!trace.is_object() || !trace.contains("traceEvents")) return;
-  const Json other = trace.value("otherData", Json::object());
-  const auto number = [](const Json& of, const char* key, int64_t otherwise) {
+  const Trace other = trace.value("otherData", Trace::object());
+  const auto number = [](const Trace& of, const char* key, int64_t otherwise) {
     const auto found = of.is_object() ? of.find(key) : of.end();
     return of.is_object() && found != of.end() && found->is_number_integer() ? found->get<int64_t>()
                                                                              : otherwise;
@@ -53,7 +53,7 @@ void AddSteps(const std::string& text, const JobHistory& job, Json& events) {
   const int64_t rank = number(other, "rank", -1);
   const int64_t shift = number(other, "began_unix_micros", -1) - job.began_unix_millis * 1000;
   if (rank < 0 || shift < 0 || shift > Micros(job.seconds)) return;
-  for (Json event : trace["traceEvents"]) {
+  for (Trace event : trace["traceEvents"]) {
     if (!event.is_object()) continue;
     event["pid"] = kFirstRank + rank;
     if (event.contains("ts")) event["ts"] = number(event, "ts", 0) + shift;
@@ -62,8 +62,8 @@ void AddSteps(const std::string& text, const JobHistory& job, Json& events) {
 }
 
 // A round of a node, up to the next one or to its end.
-Json RoundSlice(int pid, const JobEvent& round, double end) {
-  Json slice = Slice(pid, kRoundLane, absl::StrCat("round ", round.entry.round), round.at, end);
+Trace RoundSlice(int pid, const JobEvent& round, double end) {
+  Trace slice = Slice(pid, kRoundLane, absl::StrCat("round ", round.entry.round), round.at, end);
   slice["args"] = {{"restart_count", round.entry.restart_count},
                    {"nodes", round.entry.shape.num_nodes},
                    {"ranks", round.entry.shape.world_size},
@@ -71,9 +71,9 @@ Json RoundSlice(int pid, const JobEvent& round, double end) {
   return slice;
 }
 
-Json MarkOf(int pid, const JobEvent& event) {
-  Json mark = {{"ph", "i"},         {"name", event.entry.what}, {"cat", "muster"}, {"pid", pid},
-               {"tid", kEventLane}, {"ts", Micros(event.at)},   {"s", "p"}};
+Trace MarkOf(int pid, const JobEvent& event) {
+  Trace mark = {{"ph", "i"},         {"name", event.entry.what}, {"cat", "muster"}, {"pid", pid},
+                {"tid", kEventLane}, {"ts", Micros(event.at)},   {"s", "p"}};
   mark["args"] = {
       {"text", event.entry.what == status::kFailure ? FailureInWords(event) : event.entry.text}};
   for (const status::StepOfRank& step : event.entry.steps) {
@@ -82,7 +82,7 @@ Json MarkOf(int pid, const JobEvent& event) {
   return mark;
 }
 
-void AddNode(const JobHistory& job, const NodeHistory& node, int pid, Json& events) {
+void AddNode(const JobHistory& job, const NodeHistory& node, int pid, Trace& events) {
   events.push_back(
       Name(pid, 0, "process_name",
            absl::StrCat(node.node, ", ranks ", RankRange(node.first_rank, node.num_ranks))));
@@ -108,15 +108,15 @@ void AddNode(const JobHistory& job, const NodeHistory& node, int pid, Json& even
 }  // namespace
 
 std::string ReportTrace(const JobHistory& job, const std::vector<std::string>& steps) {
-  Json events = Json::array();
+  Trace events = Trace::array();
   int pid = 0;
   for (const NodeHistory& node : job.nodes) AddNode(job, node, ++pid, events);
   for (const std::string& rank : steps) AddSteps(rank, job, events);
-  const Json trace = {
+  const Trace trace = {
       {"displayTimeUnit", "ms"},
       {"otherData", {{"job", job.run_id}, {"began_unix_millis", job.began_unix_millis}}},
       {"traceEvents", std::move(events)}};
-  return trace.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return trace.dump(-1, ' ', false, Trace::error_handler_t::replace) + "\n";
 }
 
 }  // namespace muster::launcher

@@ -52,13 +52,13 @@ constexpr char kTopUsage[] =
     "the order, f filters by part of a node's name or by rank.\n"
     "\n";
 
-struct Words {
+struct CommandText {
   const char* name;
   const char* usage;
   const char* footer;
 };
 
-Words WordsOf(SightKind kind) {
+CommandText TextOf(SightKind kind) {
   switch (kind) {
     case SightKind::kStatus:
       return {"muster status", kStatusUsage, kStatusFooter};
@@ -70,14 +70,6 @@ Words WordsOf(SightKind kind) {
       return {"muster top", kTopUsage, ""};
   }
   return {};
-}
-
-bool FindsTheJob(const std::string& option) {
-  for (const char* name :
-       {"rdzv_endpoint", "rdzv_id", "master_addr", "master_port", "tls", "auth"}) {
-    if (option == name) return true;
-  }
-  return false;
 }
 
 absl::StatusOr<int> ParseRank(const std::string& text) {
@@ -119,7 +111,7 @@ void AddLogOptions(LogFlags& logs, std::vector<command_line::Option>& options) {
 }
 
 command_line::Grammar GrammarOf(SightKind kind, RunChoices& choices, SightFlags& flags) {
-  const Words words = WordsOf(kind);
+  const CommandText words = TextOf(kind);
   command_line::Grammar grammar{.program = words.name,
                                 .usage = absl::StrCat(words.usage, kWhichJob),
                                 .footer = words.footer,
@@ -152,22 +144,9 @@ command_line::Grammar GrammarOf(SightKind kind, RunChoices& choices, SightFlags&
   return grammar;
 }
 
-void TakeEndpoint(const RunChoices& choices, SightWay& way) {
-  if (choices.endpoint) {
-    way.endpoint = *choices.endpoint;
-  } else if (!choices.master_addr.empty()) {
-    way.endpoint = Endpoint{.host = choices.master_addr, .port = kNoPort};
-  } else {
-    return;
-  }
-  if (way.endpoint->port == kNoPort) {
-    way.endpoint->port = choices.master_port.value_or(kDefaultRendezvousPort);
-  }
-}
-
 }  // namespace
 
-std::string ProgramOf(SightKind kind) { return WordsOf(kind).name; }
+std::string ProgramOf(SightKind kind) { return TextOf(kind).name; }
 
 absl::StatusOr<std::variant<SightFlags, PrintAndExit>> ParseSightFlags(
     SightKind kind, const std::vector<std::string>& args, const EnvironmentMap& environment) {
@@ -184,7 +163,7 @@ absl::StatusOr<std::variant<SightFlags, PrintAndExit>> ParseSightFlags(
   }
   if (line.Find("rdzv_id") != nullptr) flags.way.job = choices.spec.run_id;
   if (!line.script.empty()) flags.way.job = line.script.front();
-  TakeEndpoint(choices, flags.way);
+  flags.way.endpoint = EndpointOfJob(choices);
   flags.way.tls = choices.spec.tls;
   flags.way.authentication = choices.spec.authentication;
   flags.warnings = std::move(line.warnings);

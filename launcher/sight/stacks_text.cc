@@ -13,13 +13,13 @@
 namespace muster::launcher {
 namespace {
 
-struct Read {
+struct ReadStacks {
   std::vector<status::StacksOfNode> nodes;
   std::vector<InquiryPart> unanswered;
 };
 
-Read ReadParts(const std::vector<InquiryPart>& parts) {
-  Read read;
+ReadStacks ReadParts(const std::vector<InquiryPart>& parts) {
+  ReadStacks read;
   for (const InquiryPart& part : parts) {
     InquiryPart unanswered = part;
     if (part.status.ok()) {
@@ -105,7 +105,7 @@ std::string UnansweredText(const std::vector<InquiryPart>& parts) {
 }
 
 std::string StacksText(const std::vector<InquiryPart>& parts) {
-  const Read read = ReadParts(parts);
+  const ReadStacks read = ReadParts(parts);
   std::string out;
   for (const Place& place : PlacesOf(status::MergeGroups(read.nodes))) {
     absl::StrAppend(&out, RanksInWords(place.ranks), ":\n");
@@ -125,7 +125,7 @@ std::string StacksText(const std::vector<InquiryPart>& parts) {
 }
 
 std::string StacksJson(const std::vector<InquiryPart>& parts) {
-  const Read read = ReadParts(parts);
+  const ReadStacks read = ReadParts(parts);
   nlohmann::json json = {{"schema", status::kStacksSchema},
                          {"groups", nlohmann::json::array()},
                          {"ranks", nlohmann::json::array()},

@@ -17,7 +17,6 @@ using status::HealthOfJob;
 using status::NodeOfJob;
 using status::StatusPage;
 
-constexpr size_t kColumns = 78;
 constexpr size_t kNodesShown = 10;
 constexpr int kNameColumns = 24;
 
@@ -111,10 +110,10 @@ std::vector<NodeOfJob> MostTelling(std::vector<NodeOfJob> nodes) {
 }
 
 void AddLine(const std::string& line, std::string& out) {
-  if (!line.empty()) absl::StrAppend(&out, "  ", Wrapped(line, kColumns - 2, "    "), "\n");
+  if (!line.empty()) absl::StrAppend(&out, "  ", Wrapped(line, kTextColumns - 2, "    "), "\n");
 }
 
-int Severity(int exit_code) {
+int Urgency(int exit_code) {
   switch (exit_code) {
     case 0:
       return 0;
@@ -166,7 +165,7 @@ std::string RankRange(int first_rank, int num_ranks) {
 
 std::string StatusText(const StatusPage& page) {
   std::string out =
-      Wrapped(absl::StrCat("job ", HealthLine(page.job, page.health)), kColumns, "    ") + "\n";
+      Wrapped(absl::StrCat("job ", HealthLine(page.job, page.health)), kTextColumns, "    ") + "\n";
   AddLine(RoundLine(page), out);
   if (page.nodes.max > 0) AddLine(NodesLine(page), out);
   AddLine(ProgressLine(page), out);
@@ -213,7 +212,7 @@ int ExitCodeOfWorst(const status::JobList& list) {
   int worst = 0;
   for (const status::JobLine& job : list.jobs) {
     const int code = ExitCodeOfHealth(job.health);
-    if (Severity(code) > Severity(worst)) worst = code;
+    if (Urgency(code) > Urgency(worst)) worst = code;
   }
   return worst;
 }

@@ -9,6 +9,9 @@
 
 namespace muster::launcher {
 
+// What a text for people is as wide as.
+inline constexpr size_t kTextColumns = 78;
+
 // The status in at most 24 lines of 80 columns, but for texts that are longer: of the nodes those
 // of whom there is most to say.
 std::string StatusText(const status::StatusPage& page);

@@ -18,7 +18,7 @@ using status::FiguresOfNode;
 using status::GpuFigures;
 using status::RankFigures;
 
-struct Row {
+struct RankRow {
   std::string node;
   RankFigures rank;
   GpuFigures gpu;  // the first that it uses
@@ -26,8 +26,8 @@ struct Row {
   int64_t lag = -1;
 };
 
-struct Rows {
-  std::vector<Row> rows;
+struct RankRows {
+  std::vector<RankRow> rows;
   std::vector<InquiryPart> unanswered;
   double cpu_percent = 0;  // of all nodes that tell
   int num_nodes = 0;
@@ -40,8 +40,8 @@ const GpuFigures* Find(const std::vector<GpuFigures>& gpus, int index) {
   return nullptr;
 }
 
-Rows MakeRows(const std::vector<InquiryPart>& parts) {
-  Rows out;
+RankRows MakeRows(const std::vector<InquiryPart>& parts) {
+  RankRows out;
   for (const InquiryPart& part : parts) {
     absl::StatusOr<FiguresOfNode> figures =
         part.status.ok() ? status::ParseFigures(part.body) : part.status;
@@ -55,7 +55,7 @@ Rows MakeRows(const std::vector<InquiryPart>& parts) {
     for (RankFigures& rank : figures->ranks) {
       // A node speaks for its own ranks alone.
       if (rank.rank < part.first_rank || rank.rank - part.first_rank >= part.num_ranks) continue;
-      Row row{.node = ForTerminal(part.node), .rank = std::move(rank)};
+      RankRow row{.node = ForTerminal(part.node), .rank = std::move(rank)};
       for (const int index : row.rank.gpus) {
         const GpuFigures* const gpu = Find(figures->gpus, index);
         if (gpu == nullptr || row.has_gpu) continue;
@@ -66,21 +66,21 @@ Rows MakeRows(const std::vector<InquiryPart>& parts) {
     }
   }
   int64_t furthest = -1;
-  for (const Row& row : out.rows) furthest = std::max(furthest, row.rank.step);
-  for (Row& row : out.rows) {
+  for (const RankRow& row : out.rows) furthest = std::max(furthest, row.rank.step);
+  for (RankRow& row : out.rows) {
     if (row.rank.step >= 0) row.lag = furthest - row.rank.step;
   }
   return out;
 }
 
-bool IsShown(const Row& row, const std::string& filter) {
+bool IsShown(const RankRow& row, const std::string& filter) {
   return filter.empty() || absl::StrContains(row.node, filter) ||
          filter == absl::StrCat(row.rank.rank);
 }
 
-void Sort(TopSort sort, std::vector<Row>& rows) {
+void Sort(TopSort sort, std::vector<RankRow>& rows) {
   // Smaller is first.
-  const auto key = [sort](const Row& row) -> std::pair<double, double> {
+  const auto key = [sort](const RankRow& row) -> std::pair<double, double> {
     switch (sort) {
       case TopSort::kLag:
         return {-static_cast<double>(row.lag), -row.rank.silent_seconds};
@@ -95,12 +95,12 @@ void Sort(TopSort sort, std::vector<Row>& rows) {
     }
     return {0, 0};
   };
-  std::stable_sort(rows.begin(), rows.end(), [&](const Row& a, const Row& b) {
+  std::stable_sort(rows.begin(), rows.end(), [&](const RankRow& a, const RankRow& b) {
     return std::tuple(key(a), a.rank.rank) < std::tuple(key(b), b.rank.rank);
   });
 }
 
-std::string Number(double value) {
+std::string Rounded(double value) {
   return value < 0 ? "-" : absl::StrFormat("%.0f", std::min(value, 1e6));
 }
 
@@ -111,7 +111,7 @@ std::string Memory(int64_t mib) {
   return absl::StrCat((mib + 512) / 1024, "G");
 }
 
-std::string NoteOf(const Row& row) {
+std::string NoteOf(const RankRow& row) {
   if (row.rank.pid == 0) return "ended";
   std::vector<std::string> notes;
   if (!row.gpu.fault.empty()) notes.push_back(ForTerminal(row.gpu.fault));
@@ -131,15 +131,15 @@ std::string NoteOf(const Row& row) {
 constexpr char kHeading[] =
     " RANK NODE          STEP   LAG PHASE    CPU%    MEM GPU%   GMEM    W  C  MHZ NOTE";
 
-std::string LineOf(const Row& row) {
+std::string LineOf(const RankRow& row) {
   return absl::StrFormat("%5d %-10s %7s %5s %-8s %4s %6s %4s %6s %4s %2s %4s %s", row.rank.rank,
-                         row.node.substr(0, 10), Number(static_cast<double>(row.rank.step)),
-                         Number(static_cast<double>(row.lag)),
+                         row.node.substr(0, 10), Rounded(static_cast<double>(row.rank.step)),
+                         Rounded(static_cast<double>(row.lag)),
                          row.rank.phase.empty() ? "-" : ForTerminal(row.rank.phase).substr(0, 8),
-                         Number(row.rank.cpu_percent), Memory(row.rank.memory_mib),
-                         Number(row.gpu.busy_percent), Memory(row.gpu.memory_used_mib),
-                         Number(row.gpu.power_watts), Number(row.gpu.celsius),
-                         Number(row.gpu.sm_mhz), NoteOf(row));
+                         Rounded(row.rank.cpu_percent), Memory(row.rank.memory_mib),
+                         Rounded(row.gpu.busy_percent), Memory(row.gpu.memory_used_mib),
+                         Rounded(row.gpu.power_watts), Rounded(row.gpu.celsius),
+                         Rounded(row.gpu.sm_mhz), NoteOf(row));
 }
 
 std::string HealthLine(const status::StatusPage& page) {
@@ -151,7 +151,7 @@ std::string HealthLine(const status::StatusPage& page) {
   return line;
 }
 
-std::string SumLine(const Rows& rows, const status::StatusPage& page) {
+std::string SumLine(const RankRows& rows, const status::StatusPage& page) {
   std::string line = absl::StrCat("round ", page.round.round, ", ", rows.num_nodes,
                                   rows.num_nodes == 1 ? " node, " : " nodes, ", rows.rows.size(),
                                   rows.rows.size() == 1 ? " rank" : " ranks");
@@ -190,7 +190,7 @@ TopSort Next(TopSort sort) {
 }
 
 std::string TopScreen(const TopFigures& figures, const TopView& view) {
-  Rows rows = MakeRows(figures.parts);
+  RankRows rows = MakeRows(figures.parts);
   std::vector<std::string> head = {HealthLine(figures.page), SumLine(rows, figures.page)};
   if (!figures.trouble.empty()) head.push_back(ForTerminal(figures.trouble));
   for (size_t i = 0; i < rows.unanswered.size() && i < 2; ++i) {
@@ -202,8 +202,8 @@ std::string TopScreen(const TopFigures& figures, const TopView& view) {
     head.push_back(absl::StrCat("and ", rows.unanswered.size() - 2, " nodes more do not answer"));
   }
   head.emplace_back(kHeading);
-  std::vector<Row> shown;
-  for (Row& row : rows.rows) {
+  std::vector<RankRow> shown;
+  for (RankRow& row : rows.rows) {
     if (IsShown(row, view.filter)) shown.push_back(std::move(row));
   }
   Sort(view.sort, shown);

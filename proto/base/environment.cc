@@ -23,4 +23,12 @@ std::string VariableOrEmpty(const EnvironmentMap& environment, absl::string_view
   return value == nullptr ? "" : *value;
 }
 
+std::vector<char*> ExecPointers(const std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
+  for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 }  // namespace muster

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -25,5 +26,8 @@ const std::string* FindVariable(const EnvironmentMap& environment, absl::string_
 
 // Its value, "" if it is not set: for variables of which empty means unset.
 std::string VariableOrEmpty(const EnvironmentMap& environment, absl::string_view name);
+
+// `texts`, which outlive it, as execve takes arguments and variables: pointers, and null behind.
+std::vector<char*> ExecPointers(const std::vector<std::string>& texts);
 
 }  // namespace muster

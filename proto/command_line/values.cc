@@ -9,11 +9,12 @@
 #include "absl/strings/strip.h"
 
 namespace muster::command_line {
-namespace {
 
 absl::Status Expected(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("expected ", what));
 }
+
+namespace {
 
 // SimpleAtoi and SimpleAtod would trim blanks and take a plus.
 bool IsPlain(absl::string_view text) {

@@ -18,6 +18,9 @@
 
 namespace muster::command_line {
 
+// The error of a value that is not `what`.
+absl::Status Expected(absl::string_view what);
+
 // Digits with an optional minus, nothing else: no blanks, no plus.
 absl::StatusOr<int> ParseInteger(const std::string& text);
 absl::StatusOr<int64_t> ParseInt64(const std::string& text);

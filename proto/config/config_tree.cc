@@ -6,7 +6,7 @@
 namespace muster {
 namespace {
 
-constexpr size_t kMostShown = 60;
+constexpr size_t kListShownMax = 60;
 
 }  // namespace
 
@@ -14,10 +14,10 @@ std::string ShownValue(const ConfigNode& node) {
   using Kind = ConfigNode::Kind;
   if (node.kind == Kind::kNull) return "null";
   if (node.kind == Kind::kMap) return node.members.empty() ? "{}" : "{...}";
-  if (node.kind != Kind::kList) return absl::Utf8SafeCHexEscape(node.text.substr(0, kMostShown));
+  if (node.kind != Kind::kList) return absl::Utf8SafeCHexEscape(node.text.substr(0, kListShownMax));
   std::string shown = "[";
   for (const ConfigNode& item : node.items) {
-    if (shown.size() > kMostShown) return absl::StrCat(shown, ", ...]");
+    if (shown.size() > kListShownMax) return absl::StrCat(shown, ", ...]");
     absl::StrAppend(&shown, shown.size() > 1 ? ", " : "", ShownValue(item));
   }
   return shown + "]";

@@ -3,6 +3,7 @@
 // Pure values.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,9 @@ inline const ConfigNode* ConfigNode::Find(const std::string& key) const {
   }
   return nullptr;
 }
+
+// What readers take at most.
+inline constexpr size_t kConfigBytesMax = size_t{1} << 20;
 
 // "{...}" and "[0.9, 0.999]" for people; of a long list or map the beginning.
 std::string ShownValue(const ConfigNode& node);

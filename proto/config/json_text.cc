@@ -21,9 +21,8 @@
 namespace muster {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{1} << 20;
-constexpr int kMaxDepth = 32;
-constexpr size_t kMostShown = 40;
+constexpr int kNestingMax = 32;
+constexpr size_t kBeginningShown = 40;
 
 using Kind = ConfigNode::Kind;
 
@@ -116,8 +115,8 @@ class Reader {
   }
 
   absl::StatusOr<ConfigNode> Value(int depth) {
-    if (depth > kMaxDepth) {
-      return Wrong(absl::StrCat("values are nested deeper than ", kMaxDepth, " levels"));
+    if (depth > kNestingMax) {
+      return Wrong(absl::StrCat("values are nested deeper than ", kNestingMax, " levels"));
     }
     ConfigNode node;
     node.line = line_;
@@ -288,7 +287,7 @@ class Reader {
 
   // The beginning of what somebody wrote.
   static std::string Shown(absl::string_view text) {
-    return absl::Utf8SafeCHexEscape(text.substr(0, kMostShown));
+    return absl::Utf8SafeCHexEscape(text.substr(0, kBeginningShown));
   }
   std::string Here() const { return absl::CHexEscape(std::string(1, Peek())); }
 
@@ -301,7 +300,8 @@ class Reader {
 }  // namespace
 
 absl::StatusOr<ConfigNode> ReadJson(const std::string& text) {
-  if (text.size() > kMaxBytes) return absl::InvalidArgumentError("it is longer than a megabyte");
+  if (text.size() > kConfigBytesMax)
+    return absl::InvalidArgumentError("it is longer than a megabyte");
   return Reader(text).Read();
 }
 

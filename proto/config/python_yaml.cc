@@ -22,9 +22,8 @@
 namespace muster {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{1} << 20;
 constexpr char kNoMap[] = "expected keys with values, 'key: value'";
-constexpr int kMaxDepth = 8;
+constexpr int kBlockDepthMax = 8;
 constexpr size_t kMaxValues = 10000;
 
 absl::Status At(const YAML::Mark& mark, absl::string_view why) {
@@ -183,7 +182,7 @@ absl::StatusOr<PythonConfig> Config(const YAML::Node& root) {
 // Adds what `node`, a map, holds, with `path` in front of each name.
 absl::Status Flatten(const YAML::Node& node, const std::string& path, int depth, Budget& budget,
                      PythonSection& out) {
-  if (depth > kMaxDepth) return At(node.Mark(), "the blocks are too deep");
+  if (depth > kBlockDepthMax) return At(node.Mark(), "the blocks are too deep");
   MUSTER_ASSIGN_OR_RETURN(const std::vector<Entry> entries, EntriesOf(node, out.notes));
   for (const Entry& entry : entries) {
     if (entry.value.IsMap()) {
@@ -234,7 +233,7 @@ ConfigNode::Kind KindOf(PythonValue::Kind kind) {
 // `num_values` counts those made so far.
 absl::StatusOr<ConfigNode> Tree(const YAML::Node& node, int depth, size_t& num_values,
                                 std::vector<std::string>& notes) {
-  if (depth > kMaxDepth) return At(node.Mark(), "the blocks are too deep");
+  if (depth > kBlockDepthMax) return At(node.Mark(), "the blocks are too deep");
   if (++num_values > kMaxValues) return At(node.Mark(), "too many values");
   ConfigNode tree;
   tree.line = node.Mark().line + 1;
@@ -267,7 +266,7 @@ absl::StatusOr<ConfigNode> Tree(const YAML::Node& node, int depth, size_t& num_v
 // `read` of the root; the library's only way to say what is wrong is an exception.
 template <typename Read>
 auto ReadYaml(const std::string& text, Read read) -> decltype(read(YAML::Node())) {
-  if (text.size() > kMaxBytes) return absl::InvalidArgumentError("is longer than a megabyte");
+  if (text.size() > kConfigBytesMax) return absl::InvalidArgumentError("is longer than a megabyte");
   try {
     return read(YAML::Load(std::string(absl::StripPrefix(text, kByteOrderMark))));
   } catch (const YAML::Exception& error) {

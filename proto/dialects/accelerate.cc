@@ -16,7 +16,7 @@ using Train = TrainingUse;
 using Run = LaunchUse;
 
 constexpr char kNoDynamo[] = "no PyTorch runs here";
-constexpr char kNoNvme[] = "nothing goes to NVMe";
+constexpr char kNothingToNvme[] = "nothing goes to NVMe";
 constexpr char kAbsent[] = "is not in this version";
 constexpr char kOwnHosts[] =
     "hosts are reached by muster itself: muster run --hostfile=FILE [--include=..|--exclude=..]";
@@ -26,7 +26,7 @@ constexpr ConfigKey OfDeepSpeed(const char* path) {
   return {path, Type::kAny, Train::NoEffect(kOfDeepSpeed), Run::Ignored()};
 }
 
-constexpr ConfigKey kKeys[] = {
+constexpr ConfigKey kAccelerateKeys[] = {
     {"compute_environment", Type::kText,
      Train::Only("LOCAL_MACHINE", "jobs run on your own machines; use LOCAL_MACHINE")},
     {"distributed_type", Type::kAny},
@@ -134,8 +134,8 @@ constexpr ConfigKey kKeys[] = {
      Run::Variable("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", nullptr, Form::kLower)},
     {"deepspeed_config.offload_param_device", Type::kText, Train::Handled(),
      Run::Variable("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", nullptr, Form::kLower)},
-    {"deepspeed_config.offload_optimizer_nvme_path", Type::kText, Train::NoEffect(kNoNvme)},
-    {"deepspeed_config.offload_param_nvme_path", Type::kText, Train::NoEffect(kNoNvme)},
+    {"deepspeed_config.offload_optimizer_nvme_path", Type::kText, Train::NoEffect(kNothingToNvme)},
+    {"deepspeed_config.offload_param_nvme_path", Type::kText, Train::NoEffect(kNothingToNvme)},
     {"deepspeed_config.zero3_init_flag", Type::kBool,
      Train::NoEffect("a rank only ever takes memory for its own shard"),
      Run::Variable("ACCELERATE_DEEPSPEED_ZERO3_INIT", nullptr, Form::kLower)},
@@ -168,13 +168,13 @@ constexpr ConfigKey kKeys[] = {
 
 }  // namespace
 
-absl::Span<const ConfigKey> AccelerateKeys() { return kKeys; }
+absl::Span<const ConfigKey> AccelerateKeys() { return kAccelerateKeys; }
 
 std::string AccelerateKey(absl::string_view block, absl::string_view key) {
   for (const char* beginning : {"fsdp_", "dynamo_"}) {
     const std::string full = absl::StrCat(beginning, key);
     if (block == absl::StrCat(beginning, "config") &&
-        FindKey(kKeys, absl::StrCat(block, "."), full) != nullptr) {
+        FindKey(kAccelerateKeys, absl::StrCat(block, "."), full) != nullptr) {
       return full;
     }
   }

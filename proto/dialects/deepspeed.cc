@@ -7,7 +7,7 @@ using Type = ConfigKey::Type;
 using Train = TrainingUse;
 
 constexpr char kTimesAtEnd[] = "times and memory are printed at the end of every training";
-constexpr char kNoNvme[] = "for transfers to NVMe, which this version does not use";
+constexpr char kForNvme[] = "for transfers to NVMe, which this version does not use";
 constexpr char kNoQuantization[] =
     "this version does not quantize what it sends; leave it out, or send gradients in 16 bits with "
     "communication_data_type";
@@ -19,7 +19,7 @@ constexpr char kSummedFirst[] = "gradients are added up first and divided once";
 constexpr char kNoExperts[] = "this version has no experts";
 constexpr char kF32Under16[] = "masters and gradients are of f32 under parameters of 16 bits";
 
-constexpr ConfigKey kKeys[] = {
+constexpr ConfigKey kDeepSpeedKeys[] = {
     // Batches
     {"train_batch_size", Type::kWhole, Train::Option("train_batch_size")},
     {"train_micro_batch_size_per_gpu", Type::kWhole, Train::Option("batch_size")},
@@ -164,13 +164,13 @@ constexpr ConfigKey kKeys[] = {
      Train::NoEffect("memory of the host is what the device works in")},
     {"zero_optimization.offload_optimizer", Type::kAny, Train::Section()},
     {"zero_optimization.offload_optimizer.device", Type::kText},
-    {"zero_optimization.offload_optimizer.nvme_path", Type::kText, Train::NoEffect(kNoNvme)},
-    {"zero_optimization.offload_optimizer.buffer_count", Type::kWhole, Train::NoEffect(kNoNvme)},
+    {"zero_optimization.offload_optimizer.nvme_path", Type::kText, Train::NoEffect(kForNvme)},
+    {"zero_optimization.offload_optimizer.buffer_count", Type::kWhole, Train::NoEffect(kForNvme)},
     {"zero_optimization.offload_optimizer.pin_memory", Type::kBool,
      Train::NoEffect("nothing is copied to a device, so nothing needs to be pinned")},
-    {"zero_optimization.offload_optimizer.pipeline_read", Type::kBool, Train::NoEffect(kNoNvme)},
-    {"zero_optimization.offload_optimizer.pipeline_write", Type::kBool, Train::NoEffect(kNoNvme)},
-    {"zero_optimization.offload_optimizer.fast_init", Type::kBool, Train::NoEffect(kNoNvme)},
+    {"zero_optimization.offload_optimizer.pipeline_read", Type::kBool, Train::NoEffect(kForNvme)},
+    {"zero_optimization.offload_optimizer.pipeline_write", Type::kBool, Train::NoEffect(kForNvme)},
+    {"zero_optimization.offload_optimizer.fast_init", Type::kBool, Train::NoEffect(kForNvme)},
     {"zero_optimization.offload_optimizer.ratio", Type::kNumber},
     {"zero_optimization.offload_optimizer.super_offload", Type::kBool,
      Train::Only("false", "this version has no such path")},
@@ -178,10 +178,10 @@ constexpr ConfigKey kKeys[] = {
      Train::NoEffect("the update uses the threads of its rank")},
     {"zero_optimization.offload_param", Type::kAny, Train::Section()},
     {"zero_optimization.offload_param.device", Type::kText},
-    {"zero_optimization.offload_param.nvme_path", Type::kText, Train::NoEffect(kNoNvme)},
-    {"zero_optimization.offload_param.buffer_count", Type::kWhole, Train::NoEffect(kNoNvme)},
-    {"zero_optimization.offload_param.buffer_size", Type::kWhole, Train::NoEffect(kNoNvme)},
-    {"zero_optimization.offload_param.max_in_cpu", Type::kWhole, Train::NoEffect(kNoNvme)},
+    {"zero_optimization.offload_param.nvme_path", Type::kText, Train::NoEffect(kForNvme)},
+    {"zero_optimization.offload_param.buffer_count", Type::kWhole, Train::NoEffect(kForNvme)},
+    {"zero_optimization.offload_param.buffer_size", Type::kWhole, Train::NoEffect(kForNvme)},
+    {"zero_optimization.offload_param.max_in_cpu", Type::kWhole, Train::NoEffect(kForNvme)},
     {"zero_optimization.offload_param.pin_memory", Type::kBool,
      Train::NoEffect("nothing is copied to a device, so nothing needs to be pinned")},
     {"zero_optimization.zenflow", Type::kAny, Train::Disabled("this version has no ZenFlow")},
@@ -249,13 +249,13 @@ constexpr ConfigKey kKeys[] = {
      Train::Disabled("rank 0 writes one checkpoint for all")},
     // NVMe
     {"aio", Type::kAny, Train::Section()},
-    {"aio.block_size", Type::kWhole, Train::NoEffect(kNoNvme)},
-    {"aio.queue_depth", Type::kWhole, Train::NoEffect(kNoNvme)},
-    {"aio.intra_op_parallelism", Type::kWhole, Train::NoEffect(kNoNvme)},
-    {"aio.thread_count", Type::kWhole, Train::NoEffect(kNoNvme)},
-    {"aio.single_submit", Type::kBool, Train::NoEffect(kNoNvme)},
-    {"aio.overlap_events", Type::kBool, Train::NoEffect(kNoNvme)},
-    {"aio.use_gds", Type::kBool, Train::NoEffect(kNoNvme)},
+    {"aio.block_size", Type::kWhole, Train::NoEffect(kForNvme)},
+    {"aio.queue_depth", Type::kWhole, Train::NoEffect(kForNvme)},
+    {"aio.intra_op_parallelism", Type::kWhole, Train::NoEffect(kForNvme)},
+    {"aio.thread_count", Type::kWhole, Train::NoEffect(kForNvme)},
+    {"aio.single_submit", Type::kBool, Train::NoEffect(kForNvme)},
+    {"aio.overlap_events", Type::kBool, Train::NoEffect(kForNvme)},
+    {"aio.use_gds", Type::kBool, Train::NoEffect(kForNvme)},
     // What this version has not
     {"pipeline", Type::kAny,
      Train::Disabled("stages are asked for by --stages=N, under any stage of ZeRO")},
@@ -297,6 +297,6 @@ constexpr ConfigKey kKeys[] = {
 
 }  // namespace
 
-absl::Span<const ConfigKey> DeepSpeedKeys() { return kKeys; }
+absl::Span<const ConfigKey> DeepSpeedKeys() { return kDeepSpeedKeys; }
 
 }  // namespace muster

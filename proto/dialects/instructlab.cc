@@ -16,7 +16,7 @@ constexpr char kNoLora[] =
 constexpr char kSteps[] = "--steps sets the length of training";
 constexpr char kSave[] = "--save_every sets when checkpoints are written";
 
-constexpr ConfigKey kKeys[] = {
+constexpr ConfigKey kInstructLabKeys[] = {
     {"chat", Type::kAny, Train::NoEffect(kOther)},
     {"evaluate", Type::kAny, Train::NoEffect(kOther)},
     {"general", Type::kAny, Train::NoEffect(kOther)},
@@ -99,6 +99,6 @@ constexpr ConfigKey kKeys[] = {
 
 }  // namespace
 
-absl::Span<const ConfigKey> InstructLabKeys() { return kKeys; }
+absl::Span<const ConfigKey> InstructLabKeys() { return kInstructLabKeys; }
 
 }  // namespace muster

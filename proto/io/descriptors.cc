@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,6 +44,13 @@ int RaiseDescriptorLimit() {
   limit.rlim_cur = limit.rlim_max;
   const rlim_t now = ::setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_max : soft;
   return static_cast<int>(std::min<rlim_t>(now, std::numeric_limits<int>::max()));
+}
+
+bool IsOfThisUser(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+         peer.uid == ::geteuid();
 }
 
 int RunUntilUsedUp(const char* program, int exit_code, const std::function<int()>& run) {

@@ -16,6 +16,9 @@ void OpenStandardStreams();
 // that were forked before keep theirs.
 int RaiseDescriptorLimit();
 
+// Whether a process of this user is at the other end of a connected Unix socket (SO_PEERCRED).
+bool IsOfThisUser(int socket);
+
 // What `run` returns. A program that runs out of descriptors, threads or memory in a place that
 // cannot go on without ends with a sentence on standard error, and `exit_code`.
 int RunUntilUsedUp(const char* program, int exit_code, const std::function<int()>& run);

@@ -10,7 +10,7 @@
 namespace muster::rendezvous {
 namespace {
 
-std::string InWords(const JobState& state, const FailedPair& pair) {
+std::string PairInWords(const JobState& state, const FailedPair& pair) {
   const NodeDescription& from = state.nodes.at(state.members[pair.from]).report.node;
   const NodeDescription& to = state.nodes.at(state.members[pair.to]).report.node;
   return absl::StrCat(from.name, " (", from.address, ") does not reach ", to.name, " (", to.address,
@@ -36,7 +36,7 @@ NetworkSplit SplitMembers(JobState& state, const std::vector<FailedPair>& pairs)
     state.nodes.at(from).apart_from.insert(to);
     state.nodes.at(to).apart_from.insert(from);
     if (++num_pairs <= static_cast<size_t>(kMaxMissingNamed)) {
-      sentences.push_back(InWords(state, pair));
+      sentences.push_back(PairInWords(state, pair));
     }
   }
   NetworkSplit split;

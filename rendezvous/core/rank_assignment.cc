@@ -10,7 +10,7 @@
 namespace muster::rendezvous {
 namespace {
 
-using Nodes = std::vector<const NodeState*>;
+using NodePointers = std::vector<const NodeState*>;
 
 size_t DigitsEnd(absl::string_view text, size_t begin) {
   while (begin < text.size() && absl::ascii_isdigit(text[begin])) ++begin;
@@ -32,7 +32,7 @@ int CompareNumbers(absl::string_view& a, absl::string_view& b) {
   return x.compare(y);
 }
 
-void SortNewcomers(Nodes& nodes) {
+void SortNewcomers(NodePointers& nodes) {
   const bool are_numbered = std::all_of(nodes.begin(), nodes.end(), [](const NodeState* node) {
     return node->report.node.node_rank.has_value();
   });
@@ -45,7 +45,7 @@ void SortNewcomers(Nodes& nodes) {
   });
 }
 
-std::vector<Incarnation> OrderByNodeRank(Nodes nodes) {
+std::vector<Incarnation> OrderByNodeRank(NodePointers nodes) {
   std::sort(nodes.begin(), nodes.end(), [](const NodeState* a, const NodeState* b) {
     return a->report.node.node_rank < b->report.node.node_rank;
   });
@@ -103,11 +103,11 @@ bool NaturalLess(absl::string_view a, absl::string_view b) {
 
 std::vector<Incarnation> OrderNodes(absl::Span<const Incarnation> previous,
                                     absl::Span<const NodeState* const> joined, bool is_static) {
-  if (is_static) return OrderByNodeRank(Nodes(joined.begin(), joined.end()));
+  if (is_static) return OrderByNodeRank(NodePointers(joined.begin(), joined.end()));
   absl::btree_map<Incarnation, size_t> old_place;
   for (size_t i = 0; i < previous.size(); ++i) old_place[previous[i]] = i;
   std::vector<std::optional<Incarnation>> places(std::max(previous.size(), joined.size()));
-  Nodes newcomers;
+  NodePointers newcomers;
   for (const NodeState* node : joined) {
     const auto found = old_place.find(node->incarnation);
     if (found == old_place.end()) {

@@ -50,7 +50,7 @@ void PastFields(Wire<proto::Report::Past> wire, JobPast& past) {
               past.restarts_used);
 }
 
-void ReportFields(Wire<proto::Report> wire, FencedReport& fenced) {
+void FencedReportFields(Wire<proto::Report> wire, FencedReport& fenced) {
   using P = proto::Report;
   constexpr ListBounds kPids{kMaxPortsPerNode, kMaxPortsPerNode};
   constexpr ListBounds kPairs{kMaxFailedPairs, kMaxFailedPairs};
@@ -153,7 +153,7 @@ void StopAnswerFields(Wire<proto::Answer> wire, StopAnswer& answer) {
 }  // namespace
 
 void Encode(const FencedReport& report, proto::Report* out) {
-  EncodeFields(report, out, ReportFields);
+  EncodeFields(report, out, FencedReportFields);
 }
 void Encode(const Directive& directive, EncodedPeers& peers, proto::Directive* out) {
   EncodeFields(directive, out, DirectiveFields);
@@ -173,7 +173,7 @@ void Encode(const StopAnswer& answer, proto::Answer* out) {
 }
 
 absl::StatusOr<FencedReport> Decode(const proto::Report& in) {
-  return DecodeFields<FencedReport>(in, ReportFields);
+  return DecodeFields<FencedReport>(in, FencedReportFields);
 }
 absl::StatusOr<Directive> Decode(const proto::Directive& in) {
   return DecodeFields<Directive>(in, DirectiveFields);

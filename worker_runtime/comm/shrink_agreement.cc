@@ -19,7 +19,7 @@ namespace {
 constexpr absl::Duration kPlaceTime = absl::Seconds(1);
 constexpr absl::Duration kLookInterval = absl::Seconds(1);
 // What rank 0 says at its deadline may come a little after that of others.
-constexpr absl::Duration kVerdictTime = absl::Seconds(2);
+constexpr absl::Duration kDecisionTime = absl::Seconds(2);
 
 // Values of keys. What follows the first word is for people, but for the ranks behind kShrink.
 constexpr char kNew[] = "new";
@@ -114,7 +114,7 @@ std::string ShrinkAgreement::RankKey(absl::string_view what, int rank) const {
 }
 
 absl::Status ShrinkAgreement::Set(const std::string& key, const std::string& value) {
-  return store_.Set(key, value, options_.deadline + kVerdictTime);
+  return store_.Set(key, value, options_.deadline + kDecisionTime);
 }
 
 absl::Status ShrinkAgreement::Say(const std::optional<FormerPlace>& former) {
@@ -123,7 +123,7 @@ absl::Status ShrinkAgreement::Say(const std::optional<FormerPlace>& former) {
 
 absl::StatusOr<std::string> ShrinkAgreement::AwaitRankZero(const std::string& key) {
   absl::StatusOr<std::string> value =
-      WaitUnless(store_, key, options_.deadline + kVerdictTime, options_.failure);
+      WaitUnless(store_, key, options_.deadline + kDecisionTime, options_.failure);
   if (!absl::IsDeadlineExceeded(value.status())) return value;
   return absl::DeadlineExceededError(
       absl::StrCat("rank 0 of ", options_.size, " did not say in time how group ", options_.group,

@@ -24,8 +24,8 @@ namespace {
 using cudnn::Binding;
 using cudnn::Pass;
 
-using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, DType, bool>;
-Key KeyOf(const LibraryAttention& a) {
+using GraphKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, DType, bool>;
+GraphKey KeyOf(const LibraryAttention& a) {
   return {a.shape.batch,       a.shape.sequence, a.shape.heads, a.shape.head_width,
           a.shape.first_query, a.type,           a.same_bits};
 }
@@ -55,7 +55,7 @@ class CudnnAttention final : public AttentionLibrary {
 
   absl::Status Prepare(const LibraryAttention& attention) override {
     base::MutexLock lock(mu_);
-    const Key key = KeyOf(attention);
+    const GraphKey key = KeyOf(attention);
     const auto found = plans_.find(key);
     if (found != plans_.end()) return found->second.status();
     absl::StatusOr<Plans> made = MakePlans(attention);
@@ -188,7 +188,7 @@ class CudnnAttention final : public AttentionLibrary {
   cudnnHandle_t handle_ = nullptr;  // constant after Begin
   base::Mutex mu_;
   // The plans of shapes, or why a shape cannot be.
-  std::map<Key, absl::StatusOr<Plans>> plans_ ABSL_GUARDED_BY(mu_);
+  std::map<GraphKey, absl::StatusOr<Plans>> plans_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace

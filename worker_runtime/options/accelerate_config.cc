@@ -25,9 +25,9 @@ void CompleteNames(ConfigNode& root) {
   }
 }
 
-class Reading {
+class AccelerateReading {
  public:
-  Reading(const ConfigFileText& file, ConfigCompat compat)
+  AccelerateReading(const ConfigFileText& file, ConfigCompat compat)
       : file_(file), reading_(file.name, AccelerateKeys(), compat) {}
 
   absl::StatusOr<AccelerateContents> Run() {
@@ -262,7 +262,7 @@ class Reading {
 
 absl::StatusOr<AccelerateContents> ReadAccelerateConfig(const ConfigFileText& file,
                                                         ConfigCompat compat) {
-  return Reading(file, compat).Run();
+  return AccelerateReading(file, compat).Run();
 }
 
 }  // namespace muster::plan

@@ -21,9 +21,9 @@ constexpr char kZero[] = "zero_optimization";
 
 std::string Zero(const char* key) { return absl::StrCat(kZero, ".", key); }
 
-class Reading {
+class DeepSpeedReading {
  public:
-  Reading(const ConfigFileText& file, ConfigCompat compat)
+  DeepSpeedReading(const ConfigFileText& file, ConfigCompat compat)
       : file_(file), reading_(file.name, DeepSpeedKeys(), compat) {}
 
   absl::StatusOr<ConfigContents> Run() {
@@ -412,7 +412,7 @@ class Reading {
 
 absl::StatusOr<ConfigContents> ReadDeepSpeedConfig(const ConfigFileText& file,
                                                    ConfigCompat compat) {
-  return Reading(file, compat).Run();
+  return DeepSpeedReading(file, compat).Run();
 }
 
 }  // namespace muster::plan

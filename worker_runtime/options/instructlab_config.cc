@@ -9,9 +9,9 @@
 namespace muster::plan {
 namespace {
 
-class Reading {
+class InstructLabReading {
  public:
-  Reading(const ConfigFileText& file, ConfigCompat compat)
+  InstructLabReading(const ConfigFileText& file, ConfigCompat compat)
       : file_(file), reading_(file.name, InstructLabKeys(), compat) {}
 
   absl::StatusOr<InstructLabContents> Run() {
@@ -137,7 +137,7 @@ class Reading {
 
 absl::StatusOr<InstructLabContents> ReadInstructLabConfig(const ConfigFileText& file,
                                                           ConfigCompat compat) {
-  return Reading(file, compat).Run();
+  return InstructLabReading(file, compat).Run();
 }
 
 }  // namespace muster::plan

@@ -14,7 +14,7 @@ namespace {
 
 // Sizes above are surely mistakes, and their products would not fit 64 bits.
 constexpr int64_t kLargestSize = int64_t{1} << 24;
-constexpr int64_t kMostLayers = int64_t{1} << 16;
+constexpr int64_t kMostBlocks = int64_t{1} << 16;
 constexpr double kMostParameters = 1e13;
 
 absl::Status CheckSize(absl::string_view name, int64_t value, int64_t most = kLargestSize) {
@@ -43,7 +43,7 @@ int64_t LargestDivisorUpTo(int64_t n, int64_t bound) {
 }  // namespace
 
 absl::Status GptConfig::Validate() const {
-  MUSTER_RETURN_IF_ERROR(CheckSize("layers", layers, kMostLayers));
+  MUSTER_RETURN_IF_ERROR(CheckSize("layers", layers, kMostBlocks));
   MUSTER_RETURN_IF_ERROR(CheckSize("heads", heads));
   MUSTER_RETURN_IF_ERROR(CheckSize("hidden_size", hidden_size));
   MUSTER_RETURN_IF_ERROR(CheckSize("context", context));

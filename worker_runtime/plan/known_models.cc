@@ -60,7 +60,7 @@ int64_t QueryWidth(const KnownModel& model) { return model.heads * model.head_si
 int64_t KeyWidth(const KnownModel& model) { return model.kv_heads * model.head_size; }
 
 // The names that HF's model hub gives: "meta-llama/Llama-3.2-1B" without its owner.
-std::string Folded(absl::string_view name) {
+std::string HubName(absl::string_view name) {
   return absl::AsciiStrToLower(name.substr(name.rfind('/') + 1));
 }
 
@@ -126,7 +126,7 @@ UseTrace TraceOf(const KnownModel& model, const TracedBatch& batch, int first_un
 }  // namespace
 
 absl::StatusOr<KnownModel> FindKnownModel(absl::string_view name) {
-  const std::string folded = Folded(name);
+  const std::string folded = HubName(name);
   for (const Sizes& sizes : kSizes) {
     if (folded == sizes.name) return ModelOf(sizes);
   }

@@ -17,6 +17,7 @@
 #include "worker_runtime/plan/prove_program.h"
 #include "worker_runtime/plan/schedules/generators.h"
 #include "worker_runtime/plan/schedules/prove_schedule.h"
+#include "worker_runtime/plan/schedules/schedule_page.h"
 #include "worker_runtime/plan/stage_cut.h"
 #include "worker_runtime/plan/stage_order.h"
 
@@ -58,10 +59,6 @@ void Heading(std::string& page, absl::string_view text) {
   absl::StrAppend(&page, "\n", text, "\n");
 }
 
-void Line(std::string& page, absl::string_view name, absl::string_view value) {
-  absl::StrAppendFormat(&page, "  %-28s %s\n", name, value);
-}
-
 void ByteLine(std::string& page, absl::string_view name, int64_t bytes) {
   absl::StrAppendFormat(&page, "  %-28s %10s   %s bytes\n", name, ReadableBytes(bytes),
                         Grouped(bytes));
@@ -75,16 +72,16 @@ void AppendModel(const PlanPageInput& input, std::string& page) {
                   " layers, ", model.heads, " heads, hidden size ", model.hidden_size, ", context ",
                   model.context, ", vocabulary ", model.vocabulary, ", in ",
                   ToString(options.dtype), "\n");
-  Line(page, "parameters", Grouped(NumParametersOf(options)));
+  ValueLine(page, "parameters", Grouped(NumParametersOf(options)));
   if (input.options.adapters.rank > 0) {
     int64_t learned = 0;
     for (const ParameterInfo& parameter : input.parameters) learned += parameter.num_learned();
-    Line(page, "adapters",
-         absl::StrCat("of rank ", options.adapters.rank, " beside ", options.adapters.beside, ": ",
-                      Grouped(learned), " parameters in ", ToString(options.adapters_dtype()),
-                      ", which learn alone"));
+    ValueLine(page, "adapters",
+              absl::StrCat("of rank ", options.adapters.rank, " beside ", options.adapters.beside,
+                           ": ", Grouped(learned), " parameters in ",
+                           ToString(options.adapters_dtype()), ", which learn alone"));
   }
-  Line(page, "work per token", Flops(FlopsPerTokenOf(options)));
+  ValueLine(page, "work per token", Flops(FlopsPerTokenOf(options)));
 }
 
 void AppendPlan(const PlanPageInput& input, std::string& page) {
@@ -97,15 +94,15 @@ void AppendPlan(const PlanPageInput& input, std::string& page) {
     absl::StrAppendFormat(&page, "  %-28s %-16s  %s\n", key, shown,
                           source == input.sources.by_field.end() ? "default" : source->second);
   }
-  Line(page, "hash", input.hash);
+  ValueLine(page, "hash", input.hash);
 }
 
 void AppendOffload(const PlanOptions& options, std::string& page) {
   for (const auto& [name, residency] : {std::pair{"optimizer", options.offload.optimizer},
                                         {"parameters", options.offload.parameters}}) {
     if (residency == Residency::kDevice) continue;
-    Line(page, absl::StrCat("offloaded ", name),
-         "to the host, which on the cpu device is where they lie already: nothing changes");
+    ValueLine(page, absl::StrCat("offloaded ", name),
+              "to the host, which on the cpu device is where they lie already: nothing changes");
   }
 }
 
@@ -122,17 +119,17 @@ absl::Status AppendStep(const PlanPageInput& input, std::string& page) {
         " tokens each); at most ", kMostTokens, " can be planned"));
   }
   Heading(page, "step:");
-  Line(page, "sequences",
-       absl::StrCat(Grouped(input.replicas() * options.plan.accumulation * options.batch_size),
-                    " = ", options.batch_size, " per micro-batch x ", options.plan.accumulation,
-                    " micro-batches x ", input.replicas(),
-                    input.stages.size() > 1 ? " replicas" : " ranks"));
-  Line(page, "micro-batches per rank", Grouped(options.plan.accumulation));
-  Line(page, "sequences per micro-batch", Grouped(options.batch_size));
-  Line(page, "tokens", Grouped(static_cast<int64_t>(tokens)));
-  Line(page, "work per rank",
-       Flops(FlopsPerTokenOf(options) * tokens / static_cast<double>(input.world_size)));
-  Line(page, "steps", Grouped(options.steps));
+  ValueLine(page, "sequences",
+            absl::StrCat(Grouped(input.replicas() * options.plan.accumulation * options.batch_size),
+                         " = ", options.batch_size, " per micro-batch x ",
+                         options.plan.accumulation, " micro-batches x ", input.replicas(),
+                         input.stages.size() > 1 ? " replicas" : " ranks"));
+  ValueLine(page, "micro-batches per rank", Grouped(options.plan.accumulation));
+  ValueLine(page, "sequences per micro-batch", Grouped(options.batch_size));
+  ValueLine(page, "tokens", Grouped(static_cast<int64_t>(tokens)));
+  ValueLine(page, "work per rank",
+            Flops(FlopsPerTokenOf(options) * tokens / static_cast<double>(input.world_size)));
+  ValueLine(page, "steps", Grouped(options.steps));
   return absl::OkStatus();
 }
 
@@ -170,11 +167,11 @@ void AppendMemory(const PlanPageInput& input, const RankMemory& memory, std::str
   const bool is_auto = attention == CudaAttention::kAuto;
   if (attention == CudaAttention::kCudnn ||
       (is_auto && input.options.plan.mode != SumMode::kOrdered)) {
-    Line(page, "attention",
-         is_auto ? "by cuDNN where it is there, in memory among the activations"
-                 : "by cuDNN, which works in memory among the activations");
+    ValueLine(page, "attention",
+              is_auto ? "by cuDNN where it is there, in memory among the activations"
+                      : "by cuDNN, which works in memory among the activations");
   }
-  Line(page, "not in it", "CUDA's own, and with --backend=nccl NCCL's");
+  ValueLine(page, "not in it", "CUDA's own, and with --backend=nccl NCCL's");
   Heading(page, "memory of the host per rank:");
   ByteLine(page, "pinned for copies, at most", input.pinned_bytes_max);
   if (memory.exchange > 0) ByteLine(page, "exchange between ranks, gloo", memory.exchange);
@@ -235,13 +232,13 @@ void AppendGathering(const Program& program, std::string& page) {
     if (unshard != nullptr && unshard->place != kNone) ++num_gathers;
   }
   Heading(page, "gathering of parameters:");
-  Line(page, "units at rest as shards", absl::StrCat(num_sharded, " of ", num_units));
-  Line(page, "ranks of a shard group", absl::StrCat(program.shards.size));
+  ValueLine(page, "units at rest as shards", absl::StrCat(num_sharded, " of ", num_units));
+  ValueLine(page, "ranks of a shard group", absl::StrCat(program.shards.size));
   if (program.secondary.size > 1) {
-    Line(page, "ranks of a secondary one", absl::StrCat(program.secondary.size));
+    ValueLine(page, "ranks of a secondary one", absl::StrCat(program.secondary.size));
   }
-  Line(page, "gathers in a step", Grouped(num_gathers));
-  Line(page, "elements at once, at most", Grouped(program.live_elements));
+  ValueLine(page, "gathers in a step", Grouped(num_gathers));
+  ValueLine(page, "elements at once, at most", Grouped(program.live_elements));
   if (num_sharded == 1 || program.live_elements < sharded) return;
   absl::StrAppend(&page,
                   "  All of them are gathered at once: --max_live_parameters or "
@@ -321,11 +318,11 @@ void AppendStages(const PlanPageInput& input, std::string& page) {
     const int rank = RankThatNeedsMost(program_input, schedule->rank_of_stage[s]);
     const RankMemory memory = MemoryOf(input, CompileProgram(program_input, rank));
     const std::vector<int> units = UnitsOf(layout, stage);
-    Line(page, absl::StrCat("stage ", s, ", ", NameOf(input, units)),
-         absl::StrCat(
-             ReadableBytes(memory.total()), " of memory, ",
-             ReadableBytes(memory.figures.sent_total()), " sent per rank and step",
-             shares.empty() ? "" : absl::StrFormat(", %.3g %% of the time", 100 * shares[s])));
+    ValueLine(page, absl::StrCat("stage ", s, ", ", NameOf(input, units)),
+              absl::StrCat(
+                  ReadableBytes(memory.total()), " of memory, ",
+                  ReadableBytes(memory.figures.sent_total()), " sent per rank and step",
+                  shares.empty() ? "" : absl::StrFormat(", %.3g %% of the time", 100 * shares[s])));
   }
   ByteLine(page, "handed on per micro-batch", input.stages[1].received_bytes);
   if (schedule->num_passes() > kMostPasses) return;
@@ -334,10 +331,10 @@ void AppendStages(const PlanPageInput& input, std::string& page) {
   const Fraction idle = proof->idle_share();
   const double percent =
       100.0 * static_cast<double>(idle.numerator) / static_cast<double>(idle.denominator);
-  Line(page, "time that stages wait",
-       shares.empty() ? absl::StrFormat("%s of a step (%.3g %%), if passes take alike long",
-                                        ToString(idle), percent)
-                      : absl::StrFormat("%.3g %% of a step, by --unit_costs", percent));
+  ValueLine(page, "time that stages wait",
+            shares.empty() ? absl::StrFormat("%s of a step (%.3g %%), if passes take alike long",
+                                             ToString(idle), percent)
+                           : absl::StrFormat("%.3g %% of a step, by --unit_costs", percent));
 }
 
 bool HasReductionChoice(const PlanPageInput& input) {
@@ -366,13 +363,13 @@ void AppendReduction(const PlanPageInput& input, std::string& page) {
   for (const GradientReduction reduction :
        {GradientReduction::kEachMicroBatch, GradientReduction::kOnce}) {
     const RankMemory memory = MemoryWith(input, reduction);
-    Line(page,
-         reduction == GradientReduction::kEachMicroBatch ? "with each micro-batch"
-                                                         : "once, held whole before",
-         absl::StrCat(
-             ReadableBytes(memory.total()), " of memory, ",
-             ReadableBytes(memory.figures.sent_total()), " sent",
-             reduction == choice.chosen ? absl::StrCat("  <- chosen: ", choice.reason) : ""));
+    ValueLine(page,
+              reduction == GradientReduction::kEachMicroBatch ? "with each micro-batch"
+                                                              : "once, held whole before",
+              absl::StrCat(
+                  ReadableBytes(memory.total()), " of memory, ",
+                  ReadableBytes(memory.figures.sent_total()), " sent",
+                  reduction == choice.chosen ? absl::StrCat("  <- chosen: ", choice.reason) : ""));
   }
 }
 

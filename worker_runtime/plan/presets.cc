@@ -53,7 +53,7 @@ constexpr std::array<PresetName, 26> kNames = {{
 }};
 
 // ZeRO-2, zero_2 and zero2 are one name; fsdp:full_shard is full_shard.
-std::string Folded(absl::string_view name) {
+std::string PresetKey(absl::string_view name) {
   const std::string lower = absl::AsciiStrToLower(name);
   absl::string_view rest = lower;
   if (!absl::ConsumePrefix(&rest, "fsdp:")) absl::ConsumePrefix(&rest, "fsdp2:");
@@ -103,14 +103,14 @@ std::vector<std::string> PlanPresetNames() {
 }
 
 absl::StatusOr<Plan> PlanPreset(absl::string_view name) {
-  const std::string folded = Folded(name);
+  const std::string folded = PresetKey(name);
   const auto found = std::find_if(kNames.begin(), kNames.end(), [&](const PresetName& known) {
-    return Folded(known.name) == folded;
+    return PresetKey(known.name) == folded;
   });
   if (found != kNames.end()) return PlanOf(found->preset);
   // Compared as they are understood, so that zero3x is one letter from zero-3.
   std::vector<std::string> known;
-  for (const PresetName& preset : kNames) known.push_back(Folded(preset.name));
+  for (const PresetName& preset : kNames) known.push_back(PresetKey(preset.name));
   const std::string nearest = NearestName(folded, known);
   const auto meant = std::find(known.begin(), known.end(), nearest);
   const std::string hint =

@@ -13,11 +13,6 @@
 namespace muster::plan {
 namespace {
 
-template <typename... Text>
-absl::Status Broken(const Text&... text) {
-  return absl::FailedPreconditionError(absl::StrCat("this program cannot run: ", text...));
-}
-
 // --- who waits for whom -------------------------------------------------------------------------
 
 // A moment of a program: an action, or of a pass what comes before its first use (the first) and
@@ -252,7 +247,7 @@ class Accesses {
 
   void Fail(int index, const Entry& entry, absl::string_view what) {
     status_.Update(
-        Broken(NameOfAction(program_, index), ": its use of unit ", entry.unit, " ", what));
+        CannotRun(NameOfAction(program_, index), ": its use of unit ", entry.unit, " ", what));
   }
 
   void TouchHeads(int bucket, size_t moment) {
@@ -390,7 +385,7 @@ absl::Status ProveGathering(const Program& program, const Moments& moments) {
     const Reshard* const action = program.actions[i].If<Reshard>();
     if (action == nullptr) continue;
     if (reshard[action->unshard] != kNone) {
-      return Broken(NameOfAction(program, i), " gives up what was given up before");
+      return CannotRun(NameOfAction(program, i), " gives up what was given up before");
     }
     reshard[action->unshard] = static_cast<int>(i);
   }
@@ -399,11 +394,11 @@ absl::Status ProveGathering(const Program& program, const Moments& moments) {
     const Unshard* const unshard = action.If<Unshard>();
     if (unshard != nullptr && unshard->place != kNone) {
       if (reshard[i] == kNone) {
-        return Broken(NameOfAction(program, i), " gathers what is never given up");
+        return CannotRun(NameOfAction(program, i), " gathers what is never given up");
       }
       const Bucket& bucket = program.buckets[unshard->bucket];
       if (PlaceOf(*unshard, program).end > program.gathered_blocks[bucket.frozen]) {
-        return Broken(NameOfAction(program, i), " gathers to beyond its arena");
+        return CannotRun(NameOfAction(program, i), " gathers to beyond its arena");
       }
     }
     const absl::Span<const Entry> entries = EntriesOf(action);
@@ -412,8 +407,8 @@ absl::Status ProveGathering(const Program& program, const Moments& moments) {
       for (const int unshard : entries[e].unshards) {
         const int ends = reshard[unshard];
         if (ends == kNone || !moments.IsBefore(moments.First(ends), use)) continue;
-        return Broken(NameOfAction(program, i), ": its use of unit ", entries[e].unit,
-                      " comes after action ", ends, ", which gives it up");
+        return CannotRun(NameOfAction(program, i), ": its use of unit ", entries[e].unit,
+                         " comes after action ", ends, ", which gives it up");
       }
     }
   }
@@ -433,9 +428,9 @@ absl::Status ProveAccesses(const Program& program, const Moments& moments,
         const size_t one = moments.ActionOf(all[a].moment);
         const size_t other = moments.ActionOf(all[b].moment);
         const size_t earlier = std::min(one, other);
-        return Broken(NameOfAction(program, std::max(one, other)), " does not wait for action ",
-                      earlier, " (", Describe(program.actions[earlier], program),
-                      "), which touches the same memory");
+        return CannotRun(NameOfAction(program, std::max(one, other)), " does not wait for action ",
+                         earlier, " (", Describe(program.actions[earlier], program),
+                         "), which touches the same memory");
       }
     }
   }
@@ -457,18 +452,19 @@ absl::Status CheckReferences(const Program& program) {
     const auto is_earlier_or_none = [&](int other) { return other == kNone || is_earlier(other); };
     if (!std::all_of(action.after.begin(), action.after.end(), is_earlier) ||
         !is_earlier_or_none(BackwardOf(action)) || !is_earlier_or_none(action.at.pass)) {
-      return Broken(NameOfAction(program, i), " waits for what comes later");
+      return CannotRun(NameOfAction(program, i), " waits for what comes later");
     }
     const Reshard* const reshard = action.If<Reshard>();
     if (reshard != nullptr && !(is_earlier(reshard->unshard) &&
                                 program.actions[reshard->unshard].If<Unshard>() != nullptr)) {
-      return Broken(NameOfAction(program, i), " gives up what nothing has gathered");
+      return CannotRun(NameOfAction(program, i), " gives up what nothing has gathered");
     }
     for (const Entry& entry : EntriesOf(action)) {
       const auto is_any = [&](int other) { return 0 <= other && other < count; };
       if (!std::all_of(entry.waits.begin(), entry.waits.end(), is_any) ||
           !std::all_of(entry.unshards.begin(), entry.unshards.end(), is_any)) {
-        return Broken(NameOfAction(program, i), " has a use that waits for nothing that is there");
+        return CannotRun(NameOfAction(program, i),
+                         " has a use that waits for nothing that is there");
       }
     }
   }
@@ -480,7 +476,7 @@ absl::Status ProveMemory(const Program& program) {
   Moments moments(program);
   if (moments.count() > kMostCheckedActions) return absl::OkStatus();
   if (!moments.Order()) {
-    return Broken("rank ", program.rank, ": some of its actions wait for each other in a ring");
+    return CannotRun("rank ", program.rank, ": some of its actions wait for each other in a ring");
   }
   const Accesses accesses(program, moments);
   MUSTER_RETURN_IF_ERROR(accesses.status());

@@ -17,11 +17,6 @@ namespace {
 
 std::string Name(const Program& program, size_t action) { return NameOfAction(program, action); }
 
-template <typename... Text>
-absl::Status Broken(const Text&... text) {
-  return absl::FailedPreconditionError(absl::StrCat("this program cannot run: ", text...));
-}
-
 // --- P1 and P2: the walk ------------------------------------------------------------------------
 
 // The side of one rank in something that ranks meet in.
@@ -168,14 +163,15 @@ class Walk {
             BlocksOf(action, programs_[side.rank])};
   }
   absl::Status Differ(const Side& a, const Side& b) const {
-    return Broken(Name(programs_[a.rank], a.action), " meets ", Name(programs_[b.rank], b.action));
+    return CannotRun(Name(programs_[a.rank], a.action), " meets ",
+                     Name(programs_[b.rank], b.action));
   }
 
   absl::Status CheckEnd() const {
     for (size_t rank = 0; rank < programs_.size(); ++rank) {
       const auto stuck = std::find(done_[rank].begin(), done_[rank].end(), false);
       if (stuck == done_[rank].end()) continue;
-      return Broken(Name(programs_[rank], stuck - done_[rank].begin()), " never ends");
+      return CannotRun(Name(programs_[rank], stuck - done_[rank].begin()), " never ends");
     }
     return absl::OkStatus();
   }
@@ -230,9 +226,9 @@ absl::Status ProveOneOrder(absl::Span<const Program> programs) {
   if (ordered == num_before.size()) return absl::OkStatus();
   const auto ring = std::find_if(num_before.begin(), num_before.end(),
                                  [](const auto& entry) { return entry.second > 0; });
-  return Broken("collective ", ring->first.second, " of the group of rank ",
-                ring->first.first.front(), " and ", ring->first.first.size() - 1,
-                " others comes before another collective on one rank and after it on another");
+  return CannotRun("collective ", ring->first.second, " of the group of rank ",
+                   ring->first.first.front(), " and ", ring->first.first.size() - 1,
+                   " others comes before another collective on one rank and after it on another");
 }
 
 // --- P4: the norm -------------------------------------------------------------------------------
@@ -243,8 +239,8 @@ absl::Status ProveNorm(absl::Span<const Program> programs) {
   const auto check = [&](const Program& program) {
     const auto wrong = std::find_if(times.begin(), times.end(), [](int t) { return t != 1; });
     if (wrong == times.end()) return absl::OkStatus();
-    return Broken("block ", wrong - times.begin(), " counts ", *wrong,
-                  " times in the norm of rank ", program.rank);
+    return CannotRun("block ", wrong - times.begin(), " counts ", *wrong,
+                     " times in the norm of rank ", program.rank);
   };
   for (const Program& program : programs) {
     const bool adds = std::any_of(program.actions.begin(), program.actions.end(),

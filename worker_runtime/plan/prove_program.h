@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "worker_runtime/plan/program.h"
 
@@ -52,6 +53,12 @@ absl::Status ProvePrograms(absl::Span<const Program> programs);
 
 // M1 of actions alone, which the others build on.
 absl::Status CheckReferences(const Program& program);
+
+// The error of programs that do not hold.
+template <typename... Text>
+absl::Status CannotRun(const Text&... text) {
+  return absl::FailedPreconditionError(absl::StrCat("this program cannot run: ", text...));
+}
 
 // "rank 3, action 12 (NORM)"
 std::string NameOfAction(const Program& program, size_t action);

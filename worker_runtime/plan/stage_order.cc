@@ -14,9 +14,9 @@
 namespace muster::plan {
 namespace {
 
-class Transfers {
+class StageTransfers {
  public:
-  Transfers(const Schedule& schedule, absl::Span<const TiedStages> tied)
+  StageTransfers(const Schedule& schedule, absl::Span<const TiedStages> tied)
       : schedule_(schedule), tied_(tied) {}
 
   // visit(payload, the stage that it is made for)
@@ -99,7 +99,8 @@ struct Coming {
 };
 
 // What the rank at `place` gets, by the rank that sends it.
-std::map<int, Coming> ComingTo(int place, const Schedule& schedule, const Transfers& transfers) {
+std::map<int, Coming> ComingTo(int place, const Schedule& schedule,
+                               const StageTransfers& transfers) {
   std::map<int, Coming> coming;
   for (int from = 0; from < schedule.num_ranks(); ++from) {
     if (from != place && transfers.MayGo(from, place)) {
@@ -110,7 +111,7 @@ std::map<int, Coming> ComingTo(int place, const Schedule& schedule, const Transf
 }
 
 // What the pass makes goes to other ranks, or to a stage of the rank at `place` itself.
-void HandOn(const Schedule& schedule, const Transfers& transfers, int place, PassOfRank& own) {
+void HandOn(const Schedule& schedule, const StageTransfers& transfers, int place, PassOfRank& own) {
   const StagePass& pass = own.pass;
   transfers.ForEachMade(pass, [&](Payload payload, int stage) {
     const int to = schedule.rank_of_stage[stage];
@@ -126,7 +127,7 @@ void HandOn(const Schedule& schedule, const Transfers& transfers, int place, Pas
 // time.
 class IdealTimes {
  public:
-  IdealTimes(const Schedule& schedule, const Transfers& transfers, int place)
+  IdealTimes(const Schedule& schedule, const StageTransfers& transfers, int place)
       : schedule_(schedule),
         made_(kPayloads * schedule.num_stages() * schedule.micro_batches, kNotMade) {
     std::vector<size_t> next(schedule.num_ranks());
@@ -166,7 +167,7 @@ class IdealTimes {
   }
 
   // kNotMade: it waits for what is not there yet.
-  int64_t BeginOf(const StagePass& pass, const Transfers& transfers, int64_t free_from) const {
+  int64_t BeginOf(const StagePass& pass, const StageTransfers& transfers, int64_t free_from) const {
     int64_t begin = free_from;
     transfers.ForEachNeeded(pass, [&](Payload payload, int stage) {
       const int64_t made = made_[PlaceOf({payload, stage, pass.micro_batch})];
@@ -255,7 +256,7 @@ bool SplitsBackward(const Plan& plan) {
 
 std::vector<PassOfRank> PassesOf(const Schedule& schedule, absl::Span<const TiedStages> tied,
                                  int place) {
-  const Transfers transfers(schedule, tied);
+  const StageTransfers transfers(schedule, tied);
   std::map<int, Coming> coming = ComingTo(place, schedule, transfers);
   // A rank with several stages would wait for others that wait for it, if it took what was made for
   // it only once it needs that. With what is made taken before the next pass begins, nobody waits

@@ -8,7 +8,7 @@
 namespace muster::hangs {
 namespace {
 
-bool Holds(const std::vector<int>& sorted, int rank) {
+bool IsListed(const std::vector<int>& sorted, int rank) {
   return std::binary_search(sorted.begin(), sorted.end(), rank);
 }
 
@@ -30,8 +30,8 @@ bool HasMetOthers(const RankEvidence& rank) {
 
 void Add(const Gathering& gathering, int group, RankEvidence& rank) {
   const bool waits =
-      Holds(gathering.waiting, rank.rank) && !(gathering.is_start && HasMetOthers(rank));
-  const bool is_missing = Holds(gathering.missing, rank.rank);
+      IsListed(gathering.waiting, rank.rank) && !(gathering.is_start && HasMetOthers(rank));
+  const bool is_missing = IsListed(gathering.missing, rank.rank);
   if ((waits || is_missing) && rank.is_mute && rank.life == Life::kUnreachable) {
     rank.life = Life::kRunning;
   }
@@ -75,8 +75,8 @@ std::vector<RankSilence> SilencesOf(const std::vector<Gathering>& gatherings,
   for (const auto& [rank, watched_for] : mute) {
     std::optional<absl::Duration> silence;
     for (const Gathering& each : gatherings) {
-      const bool is_missing = Holds(each.missing, rank);
-      if (!each.is_start || (!is_missing && !Holds(each.waiting, rank))) continue;
+      const bool is_missing = IsListed(each.missing, rank);
+      if (!each.is_start || (!is_missing && !IsListed(each.waiting, rank))) continue;
       silence = is_missing ? std::min(each.silent_for, watched_for) : each.silent_for;
     }
     if (silence) out.push_back({rank, WatchPhase::kStart, *silence});
@@ -96,7 +96,7 @@ void MarkToldByStore(const std::vector<Gathering>& gatherings, std::vector<RankR
   for (RankReport& report : reports) {
     const bool is_told = std::any_of(gatherings.begin(), gatherings.end(), [&](const auto& each) {
       return each.is_start &&
-             (Holds(each.missing, report.rank) || Holds(each.waiting, report.rank));
+             (IsListed(each.missing, report.rank) || IsListed(each.waiting, report.rank));
     });
     if (is_told && report.told_by == ToldBy::kUnknown) report.told_by = ToldBy::kTorchStore;
   }

@@ -16,7 +16,7 @@ void CallFields(Wire<proto::WatchLastCalls::Call> wire, hangs::Call& call) {
   wire.Inner(&P::operation, &P::mutable_operation, call.operation, OperationFields);
 }
 
-void RankFields(Wire<proto::WatchLastCalls::Rank> wire, hangs::RankCalls& rank) {
+void CallsOfRankFields(Wire<proto::WatchLastCalls::Rank> wire, hangs::RankCalls& rank) {
   using P = proto::WatchLastCalls::Rank;
   wire.Number("last_calls.rank", kRanks, &P::rank, &P::set_rank, rank.rank);
   wire.Time("last_calls.age", kMillis, &P::age_ms, &P::set_age_ms, rank.age);
@@ -39,7 +39,7 @@ void LastCallsFields(Wire<proto::WatchLastCalls> wire, hangs::NodeLastCalls& wor
   wire.Number("last_calls.round", kCount, &P::round, &P::set_round, word.round);
   Runs(wire, "last_calls.aborted", &P::aborted, &P::mutable_aborted, word.aborted);
   wire.List("last_calls.ranks", {kWatchedRanksMax}, &P::ranks, &P::mutable_ranks, word.ranks,
-            RankFields);
+            CallsOfRankFields);
   if (wire.decodes()) return;
   KeepWithin(kWatchWordBytesMax, kWatchedRankBytesMax, LeftOut::kEach, wire.out(),
              &P::mutable_ranks);

@@ -16,7 +16,7 @@ namespace muster::comm {
 namespace {
 
 constexpr int kRanksPerId = 256;
-constexpr auto kPollInterval = std::chrono::microseconds(100);
+constexpr auto kInitPollInterval = std::chrono::microseconds(100);
 // NCCL_REVOKE_DEFAULT and NCCL_SHRINK_DEFAULT, which older headers lack.
 constexpr int kRevokeDefault = 0;
 constexpr int kShrinkDefault = 0;
@@ -142,7 +142,7 @@ absl::Status NcclRanks::AwaitReady(const NcclRanksOptions& options, absl::string
     if (is_ready) return absl::OkStatus();
     MUSTER_RETURN_IF_ERROR(options.failure());
     if (options.deadline <= MonoNow()) return absl::DeadlineExceededError(late);
-    std::this_thread::sleep_for(kPollInterval);  // NCCL offers nothing to wait for
+    std::this_thread::sleep_for(kInitPollInterval);  // NCCL offers nothing to wait for
   }
 }
 
@@ -187,7 +187,7 @@ void NcclRanks::Close(MonoTime deadline) {
     const absl::StatusOr<bool> ready = IsReady();
     is_flushed = ready.ok() && *ready;
     if (is_flushed || !ready.ok()) break;
-    std::this_thread::sleep_for(kPollInterval);
+    std::this_thread::sleep_for(kInitPollInterval);
   }
   if (!is_flushed) return Abort("it has ended");
   library_->comm_destroy(std::exchange(comm_, nullptr));

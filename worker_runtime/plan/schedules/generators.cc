@@ -32,14 +32,14 @@ constexpr std::array<Generator, 6> kGenerators = {{
     {"dualpipev", 2, DualPipeV},
 }};
 
-std::string Folded(absl::string_view name) {
+std::string ScheduleKey(absl::string_view name) {
   return absl::StrReplaceAll(absl::AsciiStrToLower(name), {{"-", ""}, {"_", ""}});
 }
 
 const Generator* Find(absl::string_view name) {
-  const auto found =
-      std::find_if(kGenerators.begin(), kGenerators.end(),
-                   [&](const Generator& one) { return Folded(one.name) == Folded(name); });
+  const auto found = std::find_if(
+      kGenerators.begin(), kGenerators.end(),
+      [&](const Generator& one) { return ScheduleKey(one.name) == ScheduleKey(name); });
   return found == kGenerators.end() ? nullptr : &*found;
 }
 

@@ -14,7 +14,7 @@ std::string NameOf(const Handover& what) {
 }
 
 // What one rank sends to another, in its order, and how much of it the other has asked for.
-struct Way {
+struct Channel {
   std::vector<Handover> sent;
   size_t received = 0;
 };
@@ -57,13 +57,13 @@ PassLinks LinksOf(const StagePass& pass, int num_stages) {
 }
 
 LoweredSchedule LowerSchedule(const Schedule& schedule) {
-  std::map<std::pair<int, int>, Way> ways;  // by (from, to)
+  std::map<std::pair<int, int>, Channel> channels;  // by (from, to)
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
     for (const StagePass& pass : schedule.passes[rank]) {
       const PassLinks links = LinksOf(pass, schedule.num_stages());
       if (!links.makes) continue;
       const int to = schedule.rank_of_stage[links.made_for];
-      if (to != rank) ways[{rank, to}].sent.push_back(links.made);
+      if (to != rank) channels[{rank, to}].sent.push_back(links.made);
     }
   }
   LoweredSchedule lowered(schedule.passes.size());
@@ -74,9 +74,9 @@ LoweredSchedule LowerSchedule(const Schedule& schedule) {
       const PassLinks links = LinksOf(pass, schedule.num_stages());
       const int from = links.needs ? schedule.rank_of_stage[links.needed.stage] : rank;
       if (from != rank) {
-        Way& way = ways[{from, rank}];
-        while (!is_there[links.needed] && way.received < way.sent.size()) {
-          const Handover& what = way.sent[way.received++];
+        Channel& channel = channels[{from, rank}];
+        while (!is_there[links.needed] && channel.received < channel.sent.size()) {
+          const Handover& what = channel.sent[channel.received++];
           steps.emplace_back(ReceiveStep{what, from});
           is_there[what] = true;
         }

@@ -114,10 +114,10 @@ absl::Status CheckOrderOfWeights(const Schedule& schedule, Places& places) {
 // --- S3 and S4 ----------------------------------------------------------------------------------
 
 // Handovers by (from, to), in the order of each side.
-using Way = std::pair<int, int>;
+using RankPair = std::pair<int, int>;
 struct Transfers {
-  std::map<Way, std::vector<Handover>> sent;
-  std::map<Way, std::vector<Handover>> received;
+  std::map<RankPair, std::vector<Handover>> sent;
+  std::map<RankPair, std::vector<Handover>> received;
 };
 
 // Adds the transfers of one rank, each of which has its place among the passes.
@@ -147,7 +147,7 @@ absl::Status AddTransfers(const Schedule& schedule, const LoweredSchedule& lower
   return absl::OkStatus();
 }
 
-absl::Status CheckSameOrder(Way way, const std::vector<Handover>& of_sender,
+absl::Status CheckSameOrder(RankPair way, const std::vector<Handover>& of_sender,
                             const std::vector<Handover>& of_receiver) {
   for (size_t k = 0; k < std::max(of_sender.size(), of_receiver.size()); ++k) {
     const bool both = k < of_sender.size() && k < of_receiver.size();
@@ -183,9 +183,9 @@ absl::Status CheckTransfers(const Schedule& schedule, const LoweredSchedule& low
 
 // --- S5: the walk -------------------------------------------------------------------------------
 
-class Walk {
+class ScheduleWalk {
  public:
-  Walk(const Schedule& schedule, const LoweredSchedule& lowered, const PassCosts& costs)
+  ScheduleWalk(const Schedule& schedule, const LoweredSchedule& lowered, const PassCosts& costs)
       : schedule_(schedule),
         lowered_(lowered),
         costs_(costs),
@@ -357,7 +357,7 @@ class Walk {
 
 // "rank 0 stands at B0.0, which waits for B1.0 of rank 1; ...": a ring of ranks that wait for each
 // other, else the first that waits.
-std::string RingText(const Schedule& schedule, Walk& walk) {
+std::string RingText(const Schedule& schedule, ScheduleWalk& walk) {
   int rank = 0;
   while (walk.NextPass(rank) == nullptr) ++rank;
   std::vector<int> seen;
@@ -385,13 +385,13 @@ std::string RingText(const Schedule& schedule, Walk& walk) {
 bool Ends(const Schedule& schedule) {
   if (!CheckPasses(schedule).ok()) return false;
   const LoweredSchedule lowered = LowerSchedule(schedule);
-  return Walk(schedule, lowered, {}).Run();
+  return ScheduleWalk(schedule, lowered, {}).Run();
 }
 
 // "F0.2 put before B0.0 on rank 0": the change that lets `schedule` end and moves one pass by as
 // few places as possible, a later one before the pass at which its rank stands or that pass
 // behind a later one. Nothing if there is none, or the search would take too long.
-std::optional<std::string> SmallestMove(const Schedule& schedule, const Walk& stuck) {
+std::optional<std::string> SmallestMove(const Schedule& schedule, const ScheduleWalk& stuck) {
   constexpr int64_t kMostPlaces = 64;
   constexpr int64_t kMostWork = 20'000'000;  // passes walked
   int64_t work = 0;
@@ -488,7 +488,7 @@ absl::Status CheckPasses(const Schedule& schedule) {
 absl::StatusOr<ScheduleProof> ProveSteps(const Schedule& schedule, const LoweredSchedule& steps,
                                          const PassCosts& costs) {
   MUSTER_RETURN_IF_ERROR(CheckTransfers(schedule, steps));
-  Walk walk(schedule, steps, costs);
+  ScheduleWalk walk(schedule, steps, costs);
   if (walk.Run()) return walk.Take();
   const std::optional<std::string> move = SmallestMove(schedule, walk);
   return Broken(RingText(schedule, walk), move ? "; with " + *move + " it would end"

@@ -45,10 +45,6 @@ std::string CostsText(const PassCosts& costs) {
                       costs.Of(PassKind::kBackward), ")");
 }
 
-void Line(std::string& page, absl::string_view name, absl::string_view value) {
-  absl::StrAppendFormat(&page, "  %-28s %s\n", name, value);
-}
-
 absl::StatusOr<std::string> Show(const Schedule& schedule, const PassCosts& of_rank,
                                  ScheduleForm form) {
   const StageCosts costs = CostsOf(of_rank, schedule.stages_per_rank());
@@ -58,19 +54,20 @@ absl::StatusOr<std::string> Show(const Schedule& schedule, const PassCosts& of_r
   std::string page = absl::StrCat(
       "schedule ", schedule.name, ": ", schedule.num_ranks(), " ranks, ", schedule.num_stages(),
       " stages, ", schedule.micro_batches, " micro-batches; ", CostsText(of_rank), "\n");
-  Line(page, "ends", "yes: every pass is done, and both sides of each transfer have one order");
-  Line(page, "step", absl::StrCat(ToString(FractionOf(proof.end, costs.unit))));
-  Line(page, "a rank waits, at most", ToString(FractionOf(proof.bubble(), costs.unit)));
-  Line(page, "idle share of all ranks",
-       absl::StrCat(ToString(proof.idle_share()), " = ", Percent(proof.idle_share())));
-  Line(page, "live micro-batches, at most", ToString(proof.peak_micro_batches()));
+  ValueLine(page, "ends",
+            "yes: every pass is done, and both sides of each transfer have one order");
+  ValueLine(page, "step", absl::StrCat(ToString(FractionOf(proof.end, costs.unit))));
+  ValueLine(page, "a rank waits, at most", ToString(FractionOf(proof.bubble(), costs.unit)));
+  ValueLine(page, "idle share of all ranks",
+            absl::StrCat(ToString(proof.idle_share()), " = ", Percent(proof.idle_share())));
+  ValueLine(page, "live micro-batches, at most", ToString(proof.peak_micro_batches()));
   std::string by_rank;
   for (const RankTimes& rank : proof.ranks) {
     absl::StrAppend(&by_rank, by_rank.empty() ? "" : " ",
                     ToString(FractionOf(rank.peak_live, std::max(rank.stages, 1))));
   }
-  Line(page, "live micro-batches by rank", by_rank);
-  Line(page, "transfers in a step", absl::StrCat(proof.num_transfers));
+  ValueLine(page, "live micro-batches by rank", by_rank);
+  ValueLine(page, "transfers in a step", absl::StrCat(proof.num_transfers));
   absl::StrAppend(&page, "\n", DrawText(schedule, proof), "\n", kEngineToday);
   return page;
 }
@@ -104,6 +101,10 @@ absl::StatusOr<Row> RowOf(const std::string& name, const ScheduleRequest& reques
 }
 
 }  // namespace
+
+void ValueLine(std::string& page, absl::string_view name, absl::string_view value) {
+  absl::StrAppendFormat(&page, "  %-28s %s\n", name, value);
+}
 
 absl::StatusOr<std::string> CompareSchedules(const ScheduleRequest& request) {
   std::string page =

@@ -25,6 +25,9 @@ struct ScheduleRequest {
   PassCosts costs;
 };
 
+// Adds a line of a page to it: a value behind its name.
+void ValueLine(std::string& page, absl::string_view name, absl::string_view value);
+
 // A line for each schedule that has a name: what it takes, or why it has no order for this.
 absl::StatusOr<std::string> CompareSchedules(const ScheduleRequest& request);
 

@@ -39,7 +39,7 @@ TEST(Diagnose, FindsNothingWrongWithAHealthyNode) {
     EXPECT_EQ(finding.severity, Severity::kOk) << finding.check << ": " << finding.text;
     EXPECT_EQ(finding.advice, "");
   }
-  EXPECT_EQ(ExitCodeOf(Diagnose(Healthy(), {})), 0);
+  EXPECT_EQ(ExitCodeOfFindings(Diagnose(Healthy(), {})), 0);
 }
 
 TEST(Diagnose, NamesAHostNameThatLeadsToLoopback) {
@@ -78,7 +78,7 @@ TEST(Diagnose, NamesAClockASecretAndAPort) {
   EXPECT_EQ(Of("clock", node)[0].severity, Severity::kWarning);
   EXPECT_EQ(Of("secret", node)[0].severity, Severity::kFault);
   EXPECT_EQ(Of("ports", node)[0].severity, Severity::kFault);
-  EXPECT_EQ(ExitCodeOf(Diagnose(node, {})), 1);
+  EXPECT_EQ(ExitCodeOfFindings(Diagnose(node, {})), 1);
 }
 
 TEST(Diagnose, NamesGpusThatTheDriverDoesNotShow) {
