@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Parses the sources of the programs and the library with clang, and generates no code.
 
-    deploy/check_sources.py BUILD_DIRECTORY JOBS [REVISION]
+    deploy/check_sources.py BUILD_DIRECTORY JOBS [FOLDER…]
 
 BUILD_DIRECTORY is a configured clang build (preset asan) whose generated sources exist. One pass
 proves two things: lock annotations hold (-Wthread-safety), and every header compiles on its own.
-The second holds because clang uses no precompiled header and most sources include their own header
-first; a header that no source includes first is parsed by itself. With REVISION only files that
-changed since are looked at.
+The second holds because the precompiled header is left out and most sources include their own
+header first; a header that no source includes first is parsed by itself. With a FOLDER only files
+that lie in it are looked at, those of its subfolders left out.
 """
 import concurrent.futures
 import json
@@ -21,11 +21,15 @@ FOLDERS = ("proto", "rendezvous", "agent", "launcher", "worker_runtime")
 FIRST_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 
-def main(build, jobs, revision):
+def main(build, jobs, folders):
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
         entries = json.load(file)
-    changed = changed_since(root, revision)
+    folders = {os.path.normpath(folder) for folder in folders}
+
+    def wanted(path):
+        return not folders or os.path.dirname(path) in folders
+
     commands = {}  # by path from the root; a source compiled several times is parsed once
     for entry in entries:
         path = os.path.relpath(entry["file"], root)
@@ -34,15 +38,15 @@ def main(build, jobs, revision):
             commands.setdefault(path, (entry["directory"], command))
 
     included_first = set()
-    for path in filter(changed, commands):
+    for path in filter(wanted, commands):
         with open(os.path.join(root, path), encoding="utf-8") as file:
             first = FIRST_INCLUDE.search(file.read())
         if first:
             included_first |= {first.group(1), f"worker_runtime/include/{first.group(1)}"}
     checks = [(path, directory, command + [os.path.join(root, path)], None)
-              for path, (directory, command) in commands.items() if changed(path)]
+              for path, (directory, command) in commands.items() if wanted(path)]
     num_sources = len(checks)
-    for header in sorted(set(filter(changed, headers(root)))):
+    for header in sorted(set(filter(wanted, headers(root)))):
         if header not in included_first:
             directory, command = nearest(header, commands)
             text = f'#include "{header}"\n'
@@ -58,23 +62,14 @@ def main(build, jobs, revision):
     return 1 if failed else 0
 
 
-def changed_since(root, revision):
-    """Whether a path has changed; every one has where there is no revision."""
-    if revision is None:
-        return lambda path: True
-    listed = subprocess.run(["git", "diff", "--name-only", revision], cwd=root,
-                            capture_output=True, text=True, check=True).stdout
-    return set(listed.splitlines()).__contains__
-
-
 def parse_only(command):
-    """The compile command without its launcher, its source and its object file."""
+    """The compile command without launcher, source, object file and precompiled header."""
     names = [os.path.basename(word) for word in command]
     command = command[next(i for i, name in enumerate(names) if name.startswith("clang")):]
-    output = command.index("-o")
-    del command[output:output + 2]
-    source = command.index("-c")
-    del command[source:source + 2]
+    for option in ("-o", "-c", "-include"):
+        while option in command:
+            place = command.index(option)
+            del command[place:place + 2]
     return command + ["-fsyntax-only"]
 
 
@@ -102,5 +97,4 @@ def run(directory, command, text):
 
 
 if __name__ == "__main__":
-    sys.exit(main(os.path.abspath(sys.argv[1]), int(sys.argv[2]),
-                  sys.argv[3] if len(sys.argv) > 3 else None))
+    sys.exit(main(os.path.abspath(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

@@ -3,12 +3,13 @@
 
 Must hold: packages, format, one build, README's test command for unit, simulation and process
 tests without PyTorch's kin and long ones, three tests with PyTorch; a release, as users build it,
-and some process tests of its programs. May hold, while the clock
-allows: what changed since `deploy/dev prove`, gate 2, was green (tests/PROVEN.md), and the rooms
-that include it, under the sanitizers, and its process tests of the other kinds. Nothing compiles
-beside tests. gates/phases.py has the rules for a phase.
+and some process tests of its programs. Nothing compiles beside tests. Then, for ten minutes, what
+may hold: rooms under the sanitizers, headers, clang-tidy, the other process tests, where they
+changed since they were last green, longest unseen first (gates/turns.py). It is red where one that
+changed was not seen under a sanitizer for too long. What was seen is written into tests/PROVEN.md
+of the work tree that this was cloned from. gates/phases.py has the rules for a phase.
 
-MUSTER_CI_SECONDS is the time, from the start, within which phases that may hold run (3300).
+MUSTER_CI_SECONDS is the time, from the start, at which phases that may hold end in any case (3300).
 The last line is `N passed, N failed, N skipped`; the exit status is 0 or 1.
 """
 import glob
@@ -18,8 +19,9 @@ import subprocess
 import sys
 
 from gates import rooms
-from gates.phases import Clock, Gate, Tests, ctest
-from gates.proven import Proven
+from gates.phases import Clock, Gate, Tests, ctest, say
+from gates.proven import PATH, Proven
+from gates.turns import Turns
 
 DEV = "deploy/dev"
 WITH_PYTORCH = ("Torch.TrainsWithDistributedDataParallelOnTwoNodes", "Torch.TrainsOnAfterARestart",
@@ -58,34 +60,34 @@ WITH_RELEASE = (
     "StopStep.OfMusterTrainSavesOnAllRanksAndIsGoneOnFromToTheSameBits",
     "TrainingBits.AreThoseOfTheBuildOfThisTestAtEachInstructionSet",
 )
-TIDY_FILES_MAX = 20
-# What sanitized builds and tests take, as a multiple of plain ones: seen on two cores.
-SANITIZED_STEP = 1.5
-SANITIZED_TEST = 6
 SECONDS_OF_A_PEERS_TEST = 12
+MAY_SECONDS = 600
+# What there was at 3f26027c, when both had begun to weigh: lines of production code, and seconds of
+# CPU that the programs of `deploy/dev run` took.
+LINES_BEFORE, RELEASE_CPU_BEFORE = 125529, 964
 
 
 class Gate1:
     def __init__(self, gate):
         self.gate = gate
         self.jobs = os.cpu_count() or 1
-        self.proven, self.texts = Proven(), rooms.tree()
-        self.seconds_per_step = self.seconds_per_test = 0
+        self.texts = rooms.tree()
+        self.turns = Turns(Proven())
 
     def must_hold(self):
         """Whether there is a build."""
         gate = self.gate
-        if not gate.must("packages", [DEV, "deps", "--peers"], 1500):
+        if not gate.must("packages", [DEV, "deps"], 900):
             return False
         gate.must("format", [DEV, "format", "--check"], 120)
-        if not gate.must("build", [DEV, "build", "dev"], 2400):
+        with gate.must_beside("packages of peers", [DEV, "deps", "--peers"], 1500):
+            built = gate.must("build", [DEV, "build", "dev"], 2400)
+        if not built:
             return False
-        self.seconds_per_step = gate.seconds["build"] / max(1, self.steps_built())
         tree = "build/dev"
         tests = Tests(tree)
         unit = [DEV, "test", "unit", "-j", str(self.jobs)]
         gate.must_tests("unit tests", unit, tree, 900, tries=1)
-        self.seconds_per_test = gate.seconds["unit tests"] / max(1, gate.passed)
         simulation = [DEV, "test", "simulation", "-j", str(self.jobs)]
         gate.must_tests("simulation", simulation, tree, 300, tries=1)
         chosen, _ = tests.select("process", lambda test: (
@@ -113,57 +115,78 @@ class Gate1:
         gate.must_tests("release, process tests", ctest(tests.tree, self.jobs + 1, *chosen),
                         tests.tree, 600, MUSTER_TEST_PROGRAMS=os.path.abspath("build/release/bin"))
 
-    def steps_built(self):
-        with open("build/dev/.ninja_log", encoding="utf-8") as file:
-            return len(file.readlines())
+    def plan_what_may_hold(self):
+        """Also says what is overdue."""
+        add, texts = self.turns.add, self.texts
+        folders = rooms.test_folders()
+
+        def touched(files):
+            return rooms.folders_of_tests(rooms.rooms_touched(files, texts), folders)
+
+        def production(files):
+            return rooms.production_folders(files, texts)
+
+        def programs(files):
+            return rooms.programs_of_process_tests(files, texts)
+
+        add("asan", folders, touched, self.sanitized(
+            "asan", "tests_in", lambda test: "gpu" not in test.labels))
+        add("tsan", folders, touched, self.sanitized(
+            "tsan", "tests_with_threads_in", lambda test: "threads" in test.labels))
+        add("process tests", programs(None), programs, self.other_process_tests)
+        add("headers and annotations", production(None), production, lambda room: self.gate.may(
+            f"headers and annotations: {room}", [DEV, "check", room], 900, seen="^--- "))
+        add("clang-tidy", production(None), production, lambda room: self.gate.may(
+            f"clang-tidy: {room}", [DEV, "tidy", room], 900, seen=": error: "))
+        self.gate.failures += self.turns.overdue("asan", "tsan")
 
     def may_hold(self):
-        self.sanitized("asan", "tests_in", lambda test: "gpu" not in test.labels, 1)
-        self.sanitized("tsan", "tests_with_threads_in", lambda test: "threads" in test.labels, 0.5)
-        since = self.base("headers and annotations")
-        self.gate.may("headers and annotations of what changed",
-                      [DEV, "check", *(["--since", since] if since else [])], 900, seen="^--- ")
-        since = self.base("clang-tidy")
-        self.gate.may("clang-tidy of what changed most", [DEV, "tidy", *([since] if since else [])],
-                      600, seen=": error: ", MUSTER_TIDY_FILES=str(TIDY_FILES_MAX))
-        self.other_process_tests()
+        clock = self.gate.clock
+        clock.budget = min(clock.budget, clock.now() + MAY_SECONDS)
+        self.turns.take(self.gate.has_time)
 
-    def base(self, phase):
-        """The commit at which it was green, if this clone has it."""
-        commit = self.proven.last_green(phase)
-        return None if rooms.changed_files(commit) is None else commit
+    def sanitized(self, preset, target, wanted):
+        """The look at the unit and simulation tests of a folder."""
+        def look(folder):
+            name, tree = f"{preset}: {folder}", f"build/{preset}"
+            targets = f"{target}_{folder[len('tests/'):].replace('/', '_')}"
+            if not self.gate.may(f"{name}, build", [DEV, "build", preset, targets]):
+                return False
+            chosen, number = Tests(tree).select(
+                "room", lambda test: test.room == folder and wanted(test))
+            return number == 0 or self.gate.may_tests(name, ctest(tree, self.jobs, *chosen), tree)
+        return look
 
-    def sanitized(self, preset, target, wanted, share):
-        """The unit and simulation tests of rooms that changed; `share`: of the tests, about."""
-        files = rooms.changed_files(self.proven.last_green(preset))
-        all_folders = rooms.test_folders()
-        folders = rooms.folders_of_tests(rooms.rooms_touched(files, self.texts), all_folders)
-        if not folders:
-            return
-        named = f"{preset}: {len(folders)} of {len(all_folders)} folders of tests"
-        share *= len(folders) / len(all_folders)
-        targets = [f"{target}_{folder[len('tests/'):].replace('/', '_')}" for folder in folders]
-        build = share * self.seconds_per_step * self.steps_built() * SANITIZED_STEP
-        if not self.gate.may(f"{named}, build", [DEV, "build", preset, *targets], 2000, build):
-            return
-        tree = f"build/{preset}"
-        chosen, number = Tests(tree).select(
-            "rooms", lambda test: test.room in folders and wanted(test))
-        if number:
-            self.gate.may_tests(named, ctest(tree, self.jobs, *chosen), tree, 1500,
-                                number * self.seconds_per_test * SANITIZED_TEST)
-
-    def other_process_tests(self):
-        files = rooms.changed_files(self.proven.last_green("process tests"))
-        programs = rooms.programs_of_process_tests(files, self.texts)
+    def other_process_tests(self, program):
+        """The look at those of peers and long ones, if it fits the time left."""
         tree = "build/dev"
         chosen, number = Tests(tree).select("others", lambda test: (
             {"peers", "long"} & set(test.labels) and test.name not in WITH_PYTORCH and
-            (programs is None or test.program in programs)))
-        if number:
-            self.gate.may_tests("process tests of peers and long ones that changed",
-                                ctest(tree, self.jobs + 1, *chosen), tree, 1500,
-                                number * SECONDS_OF_A_PEERS_TEST)
+            test.program == program))
+        if number * SECONDS_OF_A_PEERS_TEST > self.gate.seconds_left():
+            return False
+        return number == 0 or self.gate.may_tests(
+            f"other process tests: {program}", ctest(tree, self.jobs + 1, *chosen), tree)
+
+    def weigh(self):
+        gate = self.gate
+        gate.figures.append(f"{rooms.lines_of_production(self.texts)} lines of production code, "
+                            f"{LINES_BEFORE} at 3f26027c")
+        cpu = gate.cpu.get("release, build", 0)
+        gate.figures.append(f"{cpu:.0f} s of CPU for a release (less where the compiler cache knew "
+                            f"it), {RELEASE_CPU_BEFORE} at 3f26027c")
+        gate.figures += self.turns.told()
+
+    def tell_origin(self):
+        """Where this is a clone of a work tree, that one learns what was seen."""
+        origin = subprocess.run(["git", "config", "remote.origin.url"], capture_output=True,
+                                text=True).stdout.strip()
+        table = os.path.join(origin, PATH)
+        if not self.turns.seen or not os.path.isabs(origin) or not os.path.exists(table):
+            return
+        head = rooms.git("rev-parse", "--short", "HEAD").strip()
+        Proven(table).saw(self.turns.seen, head)
+        say(f"\n=== {table} has what was seen: commit it with the next change")
 
 
 def main():
@@ -171,8 +194,11 @@ def main():
     for number in (signal.SIGTERM, signal.SIGINT):  # what runs is ended on the way out
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     one = Gate1(gate)
+    one.plan_what_may_hold()
     if one.must_hold():
         one.may_hold()
+    one.weigh()
+    one.tell_origin()
     return gate.conclude()
 
 

@@ -18,7 +18,6 @@ DEV = "deploy/dev"
 UNSTEADY_ROWS_MAX = 10
 HOURS = 3600
 JOBS = os.cpu_count() or 1
-EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
 
 def built(gate, preset):
@@ -65,7 +64,7 @@ PHASES = {
         "asan", JOBS + 1, lambda labels: "integration" in labels and not labels & NOT_SANITIZED),
     "tsan": tests_of("tsan", JOBS, lambda labels: "threads" in labels),
     "headers and annotations": command(DEV, "check"),
-    "clang-tidy": command(DEV, "tidy", EMPTY_TREE, MUSTER_TIDY_FILES="100000"),
+    "clang-tidy": command(DEV, "tidy"),
     "simulator": command(DEV, "simulate", "--seeds=100000"),
     "release": command(DEV, "release"),
     # About an hour each.

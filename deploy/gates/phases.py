@@ -1,22 +1,25 @@
 """Phases of commands and of tests, and what becomes of a change for what they do.
 
 A phase that must hold has to finish within its limit. One that may hold runs while the clock
-allows: one that was not begun, or that the clock or its limit ended, is named at the end and costs
-nothing. A failure that was seen is red, whatever the clock says. All phases run, whatever failed
-before.
+allows: one that the clock or its limit ended is named at the end and costs nothing. A failure that
+was seen is red, whatever the clock says. All phases run, whatever failed before. What stands before
+a colon in the name of a phase is the phase, what follows a part of it.
 
 A test that fails is run again, alone, when all others of its phase are through, up to twice. One
 that passes then is unsteady: green, and named at the end. Where more than RETRIED_MAX of a phase
 fail, none has a second chance, and more than UNSTEADY_MAX unsteady tests are red: neither is luck.
 Nor is a failure in a phase of tests that depend on no other process and no clock.
 """
+import contextlib
 import json
 import math
 import os
 import re
+import resource
 import selectors
 import signal
 import subprocess
+import tempfile
 import time
 
 TRIES = 3            # of a test, the first included, where a phase says no other number
@@ -49,10 +52,10 @@ class Clock:
 class Running:
     """A process group that is read line by line and ended at a point of the clock."""
 
-    def __init__(self, command, environment):
+    def __init__(self, command, environment, output=subprocess.PIPE):
         self.process = subprocess.Popen(
             command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+            stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
 
     def end(self):
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -145,6 +148,12 @@ class Outcome:
             self.last = number
 
 
+def cpu_of_children():
+    """Seconds, of those that have ended and were waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def listed_as_unsteady(path="tests/unsteady.txt"):
     """The names in the list, by what was seen and what is suspected: `name | seen | suspicion`."""
     rows = {}
@@ -161,11 +170,11 @@ class Gate:
     def __init__(self, clock):
         self.clock = clock
         self.failures, self.left_out, self.unsteady = [], [], []
-        self.seconds = {}  # of each phase that ran, in order
+        self.seconds, self.cpu = {}, {}  # of each phase that ran, in order
+        self.figures = []  # lines for the end
         self.passed = self.failed = self.skipped = 0
 
-    # Phases. `limit`: seconds that the phase may take. `likely`: those that one which may hold will
-    # take; what does not fit the time left is not begun.
+    # Phases. `limit`: seconds that the phase may take.
 
     def must(self, name, command, limit=math.inf, **environment):
         until = min(self.clock.now() + limit, self.clock.whole)
@@ -176,33 +185,56 @@ class Gate:
         return self.perform(
             name, lambda: self.tests(name, command, tree, until, True, tries, **environment))
 
-    def may(self, name, command, limit=math.inf, likely=0, seen=None, **environment):
+    def may(self, name, command, limit=math.inf, seen=None, **environment):
         """`seen`: a pattern of output that tells a failure although the clock ended the command."""
         until = min(self.clock.now() + limit, self.clock.budget)
-        return self.fits(name, until, likely) and self.perform(
+        return self.perform(
             name, lambda: self.command(name, command, until, False, seen, **environment))
 
-    def may_tests(self, name, command, tree, limit=math.inf, likely=0):
+    def may_tests(self, name, command, tree, limit=math.inf):
         until = min(self.clock.now() + limit, self.clock.budget)
-        return self.fits(name, until, likely) and self.perform(
+        return self.perform(
             name, lambda: self.tests(name, command, tree, until, False, TRIES))
 
-    def fits(self, name, until, likely):
-        left = until - self.clock.now()
-        if left >= max(likely, WORTH_BEGINNING_SECONDS):
-            return True
-        wanted = f", {likely:.0f} s are likely and {max(0, left):.0f} left" if likely else ""
-        self.leave_out(f"{name}: not begun{wanted}")
-        return False
+    def seconds_left(self):
+        """For phases that may hold."""
+        return self.clock.budget - self.clock.now()
+
+    def has_time(self):
+        """Whether a phase that may hold is worth beginning."""
+        return self.seconds_left() >= WORTH_BEGINNING_SECONDS
+
+    @contextlib.contextmanager
+    def must_beside(self, name, command, limit):
+        """A command that must hold runs while the body does. Its output comes at the end."""
+        begin = self.clock.now()
+        with tempfile.TemporaryFile() as output:
+            running = Running(command, {}, output)
+            try:
+                yield
+                running.process.wait(max(0, begin + limit - self.clock.now()))
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                if running.process.poll() is None:
+                    running.end()
+            output.seek(0)
+            said = output.read().decode(errors="replace")
+        say(f"\n=== {name}, beside the last phase\n{said}")
+        if running.process.returncode != 0:
+            self.failures.append(f"{name}: exit status {running.process.returncode}")
 
     def perform(self, name, act):
         """Whether the phase held."""
-        begin = self.clock.now()
+        begin, cpu = self.clock.now(), cpu_of_children()
         say(f"\n=== {name}")
         held = act()
-        self.seconds[name] = self.clock.now() - begin
+        seconds = self.clock.now() - begin
+        phase = name.split(":")[0]
+        self.seconds[phase] = self.seconds.get(phase, 0) + seconds
+        self.cpu[phase] = self.cpu.get(phase, 0) + cpu_of_children() - cpu
         if not held:
-            say(f"\n=== {name} did not hold, {self.seconds[name]:.0f} s")
+            say(f"\n=== {name} did not hold, {seconds:.0f} s")
         return held
 
     def command(self, name, command, until, must, seen=None, **environment):
@@ -286,11 +318,10 @@ class Gate:
     def conclude(self):
         say(f"\n=== where the time went ({self.clock.now():.0f} s in all)")
         for name, seconds in self.seconds.items():
-            say(f"{seconds:6.0f} s  {name}")
-        if self.left_out:
-            say("\n=== left out, for want of time")
-            for row in self.left_out:
-                say(row)
+            say(f"{seconds:6.0f} s  {name}, {self.cpu[name]:.0f} s of CPU")
+        for heading, rows in (("figures", self.figures), ("ended by the clock", self.left_out)):
+            if rows:
+                say("\n".join(["", f"=== {heading}", *rows]))
         if self.unsteady:
             say("\n=== unsteady: failed at first, passed alone")
             listed = listed_as_unsteady()

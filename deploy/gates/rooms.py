@@ -4,7 +4,8 @@ import os
 import re
 import subprocess
 
-SOURCES = (".h", ".cc", ".cu", ".c")
+SOURCES = (".h", ".cc", ".cu", ".c", ".proto")
+PRODUCTION = ("agent/", "launcher/", "proto/", "rendezvous/", "worker_runtime/")
 INCLUDE = re.compile(r'^#include "([^"]+)/[^/"]+"', re.MULTILINE)
 PUBLIC_HEADERS = "worker_runtime/include/"
 # A change of these may change how anything is built.
@@ -23,6 +24,11 @@ def changed_files(base):
         return git("diff", "--name-only", base, "HEAD").splitlines()
     except subprocess.CalledProcessError:
         return None
+
+
+def commits_since(base):
+    """How many that touch C++."""
+    return int(git("rev-list", "--count", f"{base}..HEAD", "--", *(f"*{end}" for end in SOURCES)))
 
 
 def tree():
@@ -46,6 +52,16 @@ def rooms_touched(files, texts):
             included_by[PUBLIC_HEADERS + room if public else room].add(os.path.dirname(path))
     changed = {os.path.dirname(file) for file in files}
     return changed.union(*(included_by[room] for room in changed))
+
+
+def production_folders(files, texts):
+    """The folders of production code with a file among `files`; all for None."""
+    return {os.path.dirname(path) for path in texts
+            if path.startswith(PRODUCTION) and (files is None or path in files)}
+
+
+def lines_of_production(texts):
+    return sum(text.count("\n") for path, text in texts.items() if path.startswith(PRODUCTION))
 
 
 def folders_of_tests(rooms, all_folders):
@@ -74,9 +90,10 @@ def test_folders():
 
 
 def programs_of_process_tests(files, texts):
-    """The test programs of tests/integration that changed, or whose programs did."""
+    """The test programs of tests/integration that changed, or whose programs did; all for None."""
     if files is None:
-        return None
+        return {"integration_" + os.path.basename(path)[:-len(".cc")] for path in texts
+                if path.startswith("tests/integration/") and path.endswith("_test.cc")}
     changed = [os.path.basename(file) for file in files if file.startswith("tests/integration/")]
     words = [word for name in changed
              for word in (name, f"MUSTER_{os.path.splitext(name)[0].upper()}")]

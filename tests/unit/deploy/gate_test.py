@@ -10,7 +10,7 @@ import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 sys.path.insert(0, os.path.join(ROOT, "deploy"))
-from gates import phases, rooms  # noqa: E402
+from gates import phases, rooms, turns  # noqa: E402
 from gates.proven import Proven  # noqa: E402
 
 PASSES = "true"
@@ -137,26 +137,37 @@ class GateTest(unittest.TestCase):
         command = ["sh", "-c", f"echo 'a.cc:1: error: x'; {SLEEPS}"]
         self.concludes_red(lambda one: one.may("tidy", command, seen=": error: "), budget=1)
 
-    def test_what_must_hold_runs_beyond_the_clock_and_what_may_hold_is_not_begun(self):
+    def test_what_must_hold_runs_beyond_the_clock(self):
         def phases_of(one):
             one.must("build", ["sh", "-c", "sleep 1; echo built"])
-            one.may("more", ["sh", "-c", "echo begun"])
+            self.assertFalse(one.has_time())
 
         phases.WORTH_BEGINNING_SECONDS = 1
         lines = self.concludes_green(phases_of, budget=1)
         self.assertIn("built", lines)
-        self.assertIn("more: not begun", lines)
-        self.assertNotIn("begun", lines)
 
-    def test_what_does_not_fit_the_time_left_is_not_begun(self):
+    def test_parts_of_a_phase_have_one_line_of_time(self):
         def phases_of(one):
-            one.may("long", ["sh", "-c", "echo begun"], likely=200)
-            one.may("short", ["sh", "-c", "echo short"], likely=50)
+            one.may("look: a", ["true"])
+            one.may("look: b", ["sh", "-c", "exit 3"])
 
+        lines = self.concludes_red(phases_of)
+        self.assertEqual(sum("s  look," in line for line in lines), 1)
+        self.assertIn("look: b: exit status 3", lines)
+
+    def test_what_runs_beside_a_phase_is_waited_for_and_must_hold(self):
+        def phases_of(one):
+            with one.must_beside("packages", ["sh", "-c", f"{command}; echo fetched"], limit):
+                one.must("build", ["sh", "-c", "echo built"])
+
+        command, limit = "sleep 1", 60
         lines = self.concludes_green(phases_of)
-        self.assertTrue(any(line.startswith("long: not begun, 200 s are likely") for line in lines))
-        self.assertNotIn("begun", lines)
-        self.assertIn("short", lines)
+        self.assertLess(lines.index("built"), lines.index("fetched"))
+        command = "false; exit 4"
+        self.assertIn("packages: exit status 4", self.concludes_red(phases_of))
+        command, limit = SLEEPS, 1
+        self.assertTrue(any(line.startswith("packages: exit status -")
+                            for line in self.concludes_red(phases_of)))
 
     def test_a_phase_that_must_hold_is_red_at_its_limit(self):
         lines = self.concludes_red(lambda one: one.must("build", ["sh", "-c", SLEEPS], limit=1))
@@ -252,11 +263,111 @@ class RoomsTest(unittest.TestCase):
         def programs(file):
             return rooms.programs_of_process_tests([file], self.TEXTS)
 
+        self.assertEqual(rooms.programs_of_process_tests(None, self.TEXTS),
+                         {"integration_stop_test", "integration_hang_test"})
         self.assertEqual(programs("tests/integration/stop_test.cc"), {"integration_stop_test"})
         self.assertEqual(programs("tests/integration/programs/stopping.py"),
                          {"integration_stop_test"})
         self.assertEqual(programs("tests/integration/programs/hanging_rank.cc"),
                          {"integration_hang_test"})
+
+
+    def test_production_lies_outside_tests(self):
+        self.assertEqual(rooms.production_folders(["agent/core/core.cc", "README.md"], self.TEXTS),
+                         {"agent/core"})
+        self.assertEqual(rooms.production_folders(None, self.TEXTS),
+                         {"agent/core", "agent/watch", "worker_runtime/nn"})
+        self.assertEqual(rooms.lines_of_production(self.TEXTS), 3)
+
+
+class TurnsTest(unittest.TestCase):
+    """A history of five commits, of which C1, C2 and C3 change C++: rooms a, b and a again."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(folder.name)
+        self.table = os.path.join(folder.name, "PROVEN.md")
+        self.git("init", "-q")
+        self.commits = [self.commit(file) for file in (
+            "README.md", "a/x.cc", "b/x.cc", "README.md", "a/x.cc")]
+
+    def git(self, *words):
+        return rooms.git("-c", "user.name=t", "-c", "user.email=t@t", *words).strip()
+
+    def commit(self, file):
+        os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
+        with open(file, "a", encoding="utf-8") as text:
+            text.write("line\n")
+        self.git("add", file)
+        self.git("commit", "-q", "-m", file)
+        return self.git("rev-parse", "HEAD")
+
+    def turns(self, *phases_of_turns, all_rooms=("a", "b"), look=lambda room: True):
+        one = turns.Turns(Proven(self.table))
+        for phase in phases_of_turns:
+            one.add(phase, all_rooms, lambda files: set(all_rooms) if files is None else {
+                os.path.dirname(file) for file in files}, look)
+        return one
+
+    def prove(self, phase, commit):
+        Proven(self.table).record(phase, commit, "2026-01-02", 1, [], [])
+
+    @staticmethod
+    def waiting(one):
+        return [(turn.phase, turn.room, turn.age) for turn in one.waiting]
+
+    def test_rooms_that_changed_since_they_were_green_wait_and_the_oldest_is_first(self):
+        self.prove("asan", self.commits[2])
+        self.prove("tsan", self.commits[0])
+        Proven(self.table).saw([("tsan", "b")], self.commits[1])
+        self.assertEqual(self.waiting(self.turns("asan", "tsan")),
+                         [("tsan", "a", 3), ("tsan", "b", 2), ("asan", "a", 1)])
+
+    def test_what_was_never_seen_is_first_of_all(self):
+        self.prove("tsan", self.commits[0])
+        Proven(self.table).saw([("asan", "a")], "no-such-commit")
+        self.assertEqual([row[:2] for row in self.waiting(self.turns("tsan", "asan"))],
+                         [("asan", "a"), ("asan", "b"), ("tsan", "a"), ("tsan", "b")])
+
+    def test_a_phase_with_less_patience_comes_before_an_older_one(self):
+        self.addCleanup(turns.PATIENCE.update, dict(turns.PATIENCE))
+        turns.PATIENCE.update({"asan": 3, "clang-tidy": 10})
+        self.prove("clang-tidy", self.commits[0])
+        self.prove("asan", self.commits[2])
+        self.assertEqual(self.waiting(self.turns("clang-tidy", "asan"))[0], ("asan", "a", 1))
+
+    def test_looks_are_taken_while_there_is_time_and_those_that_held_are_not_taken_again(self):
+        self.prove("asan", self.commits[0])
+        looked = []
+        one = self.turns("asan", look=lambda room: looked.append(room) or room == "b")
+        one.take(lambda: len(looked) < 2)
+        self.assertEqual(looked, ["a", "b"])
+        self.assertEqual(one.seen, [("asan", "b")])
+        self.assertEqual(list(one.told()),
+                         ["asan: 1 rooms seen, 1 wait, the oldest not seen for 3 commits"])
+        Proven(self.table).saw(one.seen, self.commits[4])
+        self.assertEqual(self.waiting(self.turns("asan")), [("asan", "a", 3)])
+        none = self.turns("asan", look=lambda room: looked.append(room))
+        none.take(lambda: False)
+        self.assertEqual(len(looked), 2)
+
+    def test_a_whole_phase_that_was_green_makes_what_rooms_were_superfluous(self):
+        self.prove("asan", self.commits[0])
+        Proven(self.table).saw([("asan", "a"), ("tsan", "a")], self.commits[1])
+        self.prove("asan", self.commits[4])
+        self.assertEqual(self.waiting(self.turns("asan")), [])
+        self.assertEqual(Proven(self.table).rooms, {("tsan", "a"): self.commits[1]})
+
+    def test_a_room_that_changed_and_was_not_seen_for_too_long_is_told(self):
+        self.addCleanup(turns.PATIENCE.update, dict(turns.PATIENCE))
+        turns.PATIENCE["asan"] = 2
+        self.prove("asan", self.commits[0])
+        Proven(self.table).saw([("asan", "b")], self.commits[1])
+        self.assertEqual(list(self.turns("asan", "clang-tidy").overdue("asan")), [
+            "asan: not green for more than 2 commits, and changed; run deploy/dev prove asan: a"])
+        self.assertEqual(list(self.turns("tsan").overdue("tsan")), [])  # never seen, so first
 
 
 class ProvenTest(unittest.TestCase):
