@@ -46,12 +46,7 @@ absl::StatusOr<const Batch*> BatchFeed::Next(BatchReader& reader) const {
 absl::Status BatchFeed::Begin(BatchReader& reader) {
   batches_.resize(rig_.plan.accumulation);
   for (Batch& batch : batches_) batch.step = kNotRead;
-  if (rig_.host_reads()) return absl::OkStatus();
-  const absl::Status brought = Bring(reader);
-  if (!brought.ok()) {
-    rig_.Abort(absl::StrCat("rank ", rig_.world.rank(), ": ", brought.message()));
-  }
-  return brought;
+  return rig_.host_reads() ? absl::OkStatus() : rig_.Guard(Bring(reader));
 }
 
 // Their places are free: the host has waited for the end of the step that read them last, or that

@@ -26,6 +26,25 @@ absl::StatusOr<plan::UseTrace> AssumeStage(const ParameterStore& store, const Pl
                    "uses them: give Engine::Create one micro-batch as a sample"));
 }
 
+// The loss of a rank's micro-batches, and the number of their tokens.
+absl::StatusOr<std::vector<double>> SumsOf(int64_t num_batches, Engine::Forward forward,
+                                           TensorPool& pool, Queue& queue) {
+  std::vector<double> sums = {0, 0};
+  Tape tape(pool, Tape::Mode::kInference);
+  for (int64_t i = 0; i < num_batches; ++i) {
+    MUSTER_ASSIGN_OR_RETURN(const Loss loss, forward(tape, i));
+    MUSTER_RETURN_IF_ERROR(tape.status());
+    double sum = loss.sum;
+    if (!loss.total.empty()) {
+      MUSTER_RETURN_IF_ERROR(
+          queue.device().Download(queue, loss.total.raw_data(), &sum, sizeof(sum)));
+    }
+    sums[0] += sum;
+    sums[1] += static_cast<double>(loss.num_tokens);
+  }
+  return sums;
+}
+
 }  // namespace
 
 // --- how it is made -----------------------------------------------------------------------------
@@ -156,23 +175,8 @@ absl::StatusOr<StepResult> Engine::Step(BatchReader& reader) {
 
 absl::StatusOr<Engine::Evaluation> Engine::Evaluate(int64_t num_batches, Forward forward) {
   engine::Rig& rig = *state_->rig;
-  std::vector<double> sums = {0, 0};
-  Tape tape(rig.pool, Tape::Mode::kInference);
-  for (int64_t i = 0; i < num_batches; ++i) {
-    absl::StatusOr<Loss> loss = forward(tape, i);
-    if (loss.ok() && !tape.status().ok()) loss = tape.status();
-    if (!loss.ok()) {
-      rig.world.Abort(absl::StrCat("rank ", rig.world.rank(), ": ", loss.status().message()));
-      return loss.status();
-    }
-    double sum = loss->sum;
-    if (!loss->total.empty()) {
-      MUSTER_RETURN_IF_ERROR(
-          rig.queue.device().Download(rig.queue, loss->total.raw_data(), &sum, sizeof(sum)));
-    }
-    sums[0] += sum;
-    sums[1] += static_cast<double>(loss->num_tokens);
-  }
+  MUSTER_ASSIGN_OR_RETURN(std::vector<double> sums,
+                          rig.Guard(SumsOf(num_batches, forward, rig.pool, rig.queue)));
   MUSTER_RETURN_IF_ERROR(state_->alone.Leave());
   MUSTER_RETURN_IF_ERROR(rig.world.AllReduce(BufferOf(sums)).Wait());
   if (sums[1] == 0) {
@@ -180,6 +184,8 @@ absl::StatusOr<Engine::Evaluation> Engine::Evaluate(int64_t num_batches, Forward
   }
   return Evaluation{.loss = sums[0] / sums[1], .num_tokens = static_cast<int64_t>(sums[1])};
 }
+
+void Engine::Abort(absl::string_view reason) { state_->rig->Abort(reason); }
 
 absl::Status Engine::EndUse() { return state_->alone.Leave(); }
 

@@ -9,12 +9,11 @@ namespace muster::engine {
 
 absl::Status RegisteredMemory::Register() {
   if (!wanted_) return absl::OkStatus();
-  const absl::Status status = RegisterWithGroups();
+  absl::Status status = RegisterWithGroups();
   if (status.ok()) return status;
-  // The ranks of one group may know of it and go, while those of another wait for them.
   registrations_.clear();
-  if (!rig_.own_groups.empty()) rig_.Abort(status.message());
-  return status;
+  // The ranks of one group have agreed on it, while those of another wait for them.
+  return rig_.own_groups.empty() ? status : rig_.Guard(std::move(status));
 }
 
 absl::Status RegisteredMemory::RegisterWithGroups() {

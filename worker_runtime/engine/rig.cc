@@ -149,6 +149,11 @@ void Rig::Abort(absl::string_view reason) {
   world.Abort(reason);
 }
 
+absl::Status Rig::Guard(absl::Status own) {
+  if (!own.ok()) Abort(absl::StrCat("rank ", world.rank(), ": ", own.message()));
+  return own;
+}
+
 void Rig::Recompile() {
   reduction.reset();
   program = plan::CompileProgram(set_up.InputOf(plan), world.rank());

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "muster/communicator.h"
@@ -40,6 +41,14 @@ struct Rig {
   std::vector<Communicator*> Groups() const;
   // Ends all of them with this reason.
   void Abort(absl::string_view reason);
+  // Returns `own`. An error ends all groups: other ranks may know nothing of it, and are, or will
+  // be, in a call of one of them. What all ranks find out alike needs no guard.
+  absl::Status Guard(absl::Status own);
+  template <typename T>
+  absl::StatusOr<T> Guard(absl::StatusOr<T> own) {
+    Guard(own.status()).IgnoreError();
+    return own;
+  }
   // Makes program and reduction anew from the set-up; what refers to actions of the old program
   // must do so, too.
   void Recompile();

@@ -20,11 +20,6 @@ StagePasses::StagePasses(Rig& rig, const Updater& updater)
       transfers_(rig.world, rig.store, rig.set_up, rig.program.types, in_flight_, rig.queue,
                  rig.pool) {}
 
-absl::Status StagePasses::Fail(const absl::Status& status) {
-  rig_.Abort(absl::StrCat("rank ", rig_.world.rank(), ": ", status.message()));
-  return status;
-}
-
 bool StagePasses::IsLast(const StagePass& pass) const {
   return plan::WritesGradients(pass.kind) && pass.micro_batch + 1 == rig_.plan.accumulation;
 }
@@ -40,7 +35,7 @@ absl::Status StagePasses::Forward(const StagePass& pass, PassForward forward,
                                             rig_.store.dtype(), pass.stage);
     if (!fits.ok()) output = fits;
   }
-  if (!output.ok()) return Fail(output.status());
+  if (!output.ok()) return rig_.Guard(output.status());
   MUSTER_RETURN_IF_ERROR(use_error);
   here.output = *std::move(output);
   if (rig_.set_up.is_last(pass.stage)) {
@@ -79,7 +74,7 @@ absl::Status StagePasses::Backward(const Pass& pass, absl::FunctionRef<void(Tape
   }
   Replay(kind, here);
   tape.OnGradientReady(nullptr);
-  if (!tape.status().ok()) return Fail(tape.status());
+  if (!tape.status().ok()) return rig_.Guard(tape.status());
   MUSTER_RETURN_IF_ERROR(use_error);
   if (kind != PassKind::kWeightGradient) {
     here.input_gradients = TakeGradients(tape, here.received);

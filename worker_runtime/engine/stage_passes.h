@@ -41,7 +41,6 @@ class StagePasses {
   void Clear() { in_flight_.Clear(); }
 
  private:
-  absl::Status Fail(const absl::Status& status);
   void Replay(plan::PassKind kind, PassInFlight& pass);
   // Gradients of weights of a stage go to where the pass says, over what an earlier one has left.
   void BindGradients(const plan::Pass& pass);

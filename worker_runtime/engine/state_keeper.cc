@@ -97,7 +97,7 @@ absl::Status StateKeeper::Save(const std::string& directory,
   if (rig_.world.rank() == 0) {
     written = WriteCheckpoint(directory, metadata);
     const absl::Status told = TellNext(kNoArray).status();
-    if (written.ok()) MUSTER_RETURN_IF_ERROR(told);
+    if (!told.ok()) return written.ok() ? told : written.status();
   } else {
     MUSTER_RETURN_IF_ERROR(GiveArrays());
   }
@@ -152,7 +152,8 @@ absl::StatusOr<std::string> StateKeeper::WriteCheckpoint(
   const CheckpointArrays all = ArraysOfCheckpoint();
   const auto fill = [&](size_t index) -> absl::Status {
     MUSTER_RETURN_IF_ERROR(TellNext(static_cast<int64_t>(index)).status());
-    return exchange.Collect(all[index].kind, *all[index].parameter, all.MemoryOf(index));
+    return rig_.Guard(
+        exchange.Collect(all[index].kind, *all[index].parameter, all.MemoryOf(index)));
   };
   return checkpoint::WriteWholeCheckpoint(
       directory, saved, NamedArrays(all.model, rig_.program.types.master, all.memory),
@@ -169,8 +170,8 @@ absl::Status StateKeeper::GiveArrays() {
     MUSTER_ASSIGN_OR_RETURN(const int64_t next, TellNext(kNoArray));
     if (next == kNoArray) return absl::OkStatus();
     const StateArray& array = all[static_cast<size_t>(next)];
-    MUSTER_RETURN_IF_ERROR(
-        exchange.Collect(array.kind, *array.parameter, all.MemoryOf(static_cast<size_t>(next))));
+    MUSTER_RETURN_IF_ERROR(rig_.Guard(
+        exchange.Collect(array.kind, *array.parameter, all.MemoryOf(static_cast<size_t>(next)))));
   }
 }
 
@@ -209,7 +210,7 @@ absl::Status StateKeeper::SpreadArrays(const StateSource& source, const Checkpoi
                             TellNext(read.ok() ? static_cast<int64_t>(i) : kNoArray, root));
     if (next == kNoArray) return FromRank(rig_.world, root, std::move(read)).status();
     progress_.is_torn = true;
-    MUSTER_RETURN_IF_ERROR(exchange.Spread(array.kind, *array.parameter, memory, root));
+    MUSTER_RETURN_IF_ERROR(rig_.Guard(exchange.Spread(array.kind, *array.parameter, memory, root)));
     listeners_.Mark(Phase::kLoad);
   }
   return absl::OkStatus();
@@ -220,7 +221,7 @@ absl::StatusOr<std::string> StateKeeper::HashParameters() {
   for (const auto& parameter : rig_.store.parameters()) {
     parameter->Enter();                        // gathered, one unit at a time
     if (parameter->value().empty()) continue;  // of another stage
-    MUSTER_ASSIGN_OR_RETURN(const Tensor value, OnHost(rig_.queue, parameter->value()));
+    MUSTER_ASSIGN_OR_RETURN(const Tensor value, rig_.Guard(OnHost(rig_.queue, parameter->value())));
     hash.Add(parameter->name()).Add("\n");
     hash.Add(value.raw_data(), value.num_bytes());
   }

@@ -73,19 +73,11 @@ absl::Status StepRunner::EndOnDevice() {
 
 bool StepRunner::Fail(const absl::Status& failure) {
   in_step_ = false;
-  EndGroups(failure);
+  // All ranks refuse a step alike.
+  if (!absl::IsFailedPrecondition(failure)) rig_.Guard(failure).IgnoreError();
   travels_.AwaitRest().IgnoreError();
   Forget();
   return updates_left_.value_or(0) > 0;
-}
-
-// An error that ended one communicator ends the others with the same words: a rank that waits in
-// its stage would else hear only that this one has gone. A step that all ranks refuse alike ends
-// none.
-void StepRunner::EndGroups(const absl::Status& failure) {
-  const bool alone_knows = rig_.own_groups.empty() && use_error_.ok();
-  if (alone_knows || absl::IsFailedPrecondition(failure)) return;
-  rig_.Abort(failure.message());
 }
 
 absl::Status StepRunner::CarryOut(PassForward forward) {
@@ -228,7 +220,7 @@ void StepRunner::EnterNext(const Parameter& parameter) {
   if (arrival == ExecutorCore::Arrival::kUnknown) {
     const auto& names = rig_.store.unit_names();
     use_error_.Update(absl::InternalError(absl::StrCat(
-        "rank ", rig_.world.rank(), ": the model uses unit ",
+        "the model uses unit ",
         unit < static_cast<int>(names.size()) ? names[unit] : absl::StrCat(unit),
         " at a point where it did not when its order of use was found out; sharded plans need one "
         "that stays the same")));

@@ -67,7 +67,6 @@ class StepRunner {
  private:
   absl::Status CarryOut(PassForward forward);
   absl::Status EndOnDevice();
-  void EndGroups(const absl::Status& failure);
   // Starts them; one that computes waits in `to_compute_`.
   void Start(absl::Span<const int> actions);
   // Takes notice of what has ended; waits for `action`.

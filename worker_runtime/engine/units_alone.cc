@@ -20,7 +20,7 @@ void UnitsAlone::Enter(int unit) {
   Release();
   unit_ = unit;
   absl::Status gathered = Gather(unit);
-  if (error_.ok()) error_ = std::move(gathered);
+  if (error_.ok()) error_ = rig_.Guard(std::move(gathered));
 }
 
 absl::Status UnitsAlone::Gather(int unit) {

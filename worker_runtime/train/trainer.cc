@@ -320,12 +320,21 @@ absl::Status Trainer::TakeUpState() {
   return absl::OkStatus();
 }
 
+void Trainer::EndGroups(const absl::Status& failure) {
+  const std::string reason = absl::StrCat("rank ", runtime_.rank(), ": ", failure.message());
+  if (engine_ != nullptr) {
+    engine_->Abort(reason);
+  } else if (world_ != nullptr) {
+    world_->Abort(reason);
+  }
+}
+
 // The one step after the meeting that may fail on a rank alone: it takes the others with it.
 absl::Status Trainer::StartReading() {
   absl::StatusOr<std::unique_ptr<BatchReader>> reader =
       engine_->Read(*so_far_.data.tokens, BatchSize());
   if (!reader.ok()) {
-    world_->Abort(absl::StrCat("rank ", runtime_.rank(), ": ", reader.status().message()));
+    EndGroups(reader.status());
     return AsOwnFailure(reader.status());
   }
   reader_ = *std::move(reader);
@@ -641,9 +650,7 @@ absl::Status Trainer::PrintSample() {
 
 // Until the engine has the training's state, what was brought to this round is it.
 TrainingSoFar Trainer::LetGo(const absl::Status& failure) {
-  if (world_ != nullptr) {
-    world_->Abort(absl::StrCat("rank ", runtime_.rank(), ": ", failure.message()));
-  }
+  EndGroups(failure);
   if (holds_state_) {
     absl::StatusOr<EngineSnapshot> state = engine_->TakeSnapshot();
     so_far_.no_state = std::string(state.status().message());

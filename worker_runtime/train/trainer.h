@@ -75,6 +75,8 @@ class Trainer {
   absl::Status Resume();
   absl::Status CheckSaveDirectory();
   absl::Status StartReading();
+  // Ends all that other ranks may wait for this one in.
+  void EndGroups(const absl::Status& failure);
   absl::Status CheckResumedModel(const std::string& directory,
                                  const std::map<std::string, std::string>& metadata) const;
   // Whether adapters were trained over the same model.

@@ -31,6 +31,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "muster/checkpoint_fence.h"
 #include "muster/communicator.h"
@@ -219,7 +220,7 @@ class Engine {
   // Rank, ranks, micro-batches, seed and the step to begin with are the engine's, so it is made
   // after Load.
   //
-  // Errors: BatchReader::Create's, on this rank alone.
+  // Errors: BatchReader::Create's, on this rank alone (see Abort).
   absl::StatusOr<std::unique_ptr<BatchReader>> Read(const TokenSource& source,
                                                     const BatchSize& size) const;
   // Step, with each micro-batch from `reader`.
@@ -297,6 +298,11 @@ class Engine {
   EngineMemory memory() const;
   // The pool of activations; for work between steps (generating text) without memory of its own.
   TensorPool& pool();
+
+  // Ends all communicators that this rank has in the engine, `world` among them: for what fails on
+  // this rank alone between steps, while others may wait for it in any. They get kAborted with
+  // `reason`.
+  void Abort(absl::string_view reason);
 
   // Gives up what was gathered, after the model was used between steps, as for generating text;
   // every rank must do that alike where parameters are sharded or in stages. Errors: the
