@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "muster/agreement.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/engine/cut_model.h"
 #include "worker_runtime/engine/engine_state.h"
@@ -104,16 +105,17 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(Communicator& world, Para
                                                        const BatchSize& size,
                                                        EngineOptions options) {
   const ModelInput sample = engine::SampleInput(size.batch, size.sequence);
-  MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut, CutOf(store, plan, world.size(), model, sample));
+  const absl::StatusOr<PipelineCut> cut = CutOf(store, plan, world.size(), model, sample);
+  MUSTER_RETURN_IF_ERROR(AllOrNone(world, cut.status()));
   const auto record = [&](int stage) {
-    const UnitRange units = engine::UnitsOf(store, cut, stage);
+    const UnitRange units = engine::UnitsOf(store, *cut, stage);
     const auto run = [&](Tape& tape, absl::Span<const Activation> received) {
       return model(tape, units, sample, received);
     };
-    return engine::RecordStageUse(store, plan, cut, stage, run, engine::MetaDeviceOf(store));
+    return engine::RecordStageUse(store, plan, *cut, stage, run, engine::MetaDeviceOf(store));
   };
   MUSTER_ASSIGN_OR_RETURN(auto rig,
-                          engine::MakeRig(world, store, plan, cut, record, /*has_sample=*/true));
+                          engine::MakeRig(world, store, plan, *cut, record, /*has_sample=*/true));
   rig->set_up.model = std::move(model);
   return Make(std::move(rig), std::move(options));
 }

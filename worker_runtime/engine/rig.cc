@@ -49,9 +49,9 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> SplitGroups(
   std::vector<std::unique_ptr<Communicator>> groups;
   for (size_t g = 1; g < program.groups.size(); ++g) {
     const plan::Group& group = program.groups[g];
-    MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> own,
-                            world.Split(group.ranks.front(), world.rank(), group.name));
-    groups.push_back(std::move(own));
+    auto own = world.Split(group.ranks.front(), world.rank(), group.name);
+    MUSTER_RETURN_IF_ERROR(AllOrNone(world, own.status()));
+    groups.push_back(*std::move(own));
   }
   return groups;
 }
@@ -101,26 +101,58 @@ absl::StatusOr<std::vector<plan::UseTrace>> ShareTraces(Communicator& world, pla
   return traces;
 }
 
-// Those of all stages, of which each rank records its own, in as many turns as the rank with most
-// stages takes.
+// Those of all stages, in as many turns as the rank with most stages takes.
 absl::StatusOr<std::vector<plan::UseTrace>> TracesOf(Communicator& world, plan::Mesh mesh,
                                                      const plan::Schedule& schedule,
-                                                     StageTracer record) {
+                                                     const std::vector<plan::UseTrace>& own) {
   std::vector<plan::UseTrace> traces(schedule.num_stages());
-  const std::vector<int> own = plan::StagesAt(schedule, world.rank() / mesh.replicas);
   for (size_t turn = 0; turn < static_cast<size_t>(schedule.stages_per_rank()); ++turn) {
-    plan::UseTrace trace;
-    if (turn < own.size()) {
-      MUSTER_ASSIGN_OR_RETURN(trace, record(own[turn]));
-    }
-    MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> of_places,
-                            ShareTraces(world, mesh, trace));
+    MUSTER_ASSIGN_OR_RETURN(
+        const std::vector<plan::UseTrace> of_places,
+        ShareTraces(world, mesh, turn < own.size() ? own[turn] : plan::UseTrace()));
     for (int place = 0; place < mesh.stages; ++place) {
       const std::vector<int> stages = plan::StagesAt(schedule, place);
       if (turn < stages.size()) traces[stages[turn]] = of_places[place];
     }
   }
   return traces;
+}
+
+// --- what a rank finds out alone ----------------------------------------------------------------
+
+struct OwnPart {
+  plan::Mesh mesh;
+  std::vector<plan::ParameterUpdate> updates;
+  plan::Schedule schedule;
+  std::vector<plan::UseTrace> traces;  // of its stages
+};
+
+absl::StatusOr<OwnPart> LookAtOwn(const Communicator& world, ParameterStore& store, Plan& plan,
+                                  const PipelineCut& cut, StageTracer record) {
+  MUSTER_RETURN_IF_ERROR(plan.Validate());
+  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store, DeviceOf(store)));
+  MUSTER_RETURN_IF_ERROR(CheckIsFree(store));
+  MUSTER_RETURN_IF_ERROR(CheckStages(plan, cut, world.size()));
+  const int places = plan::RanksOf(plan, cut.stages());
+  MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, places, world.size()));
+  plan.stages = places;
+  OwnPart own = {.mesh = {.stages = places, .replicas = world.size() / places}};
+  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, own.mesh));
+  MUSTER_ASSIGN_OR_RETURN(own.updates, FreezeGroups(store, plan));
+  MUSTER_ASSIGN_OR_RETURN(own.schedule, plan::ScheduleOf(plan, places));
+  for (const int stage : plan::StagesAt(own.schedule, world.rank() / own.mesh.replicas)) {
+    MUSTER_ASSIGN_OR_RETURN(own.traces.emplace_back(), record(stage));
+  }
+  return own;
+}
+
+absl::StatusOr<EngineSetUp> CompleteSetUp(const ParameterStore& store, const Plan& plan,
+                                          const PipelineCut& cut, int world_size,
+                                          const std::vector<plan::UseTrace>& traces) {
+  MUSTER_ASSIGN_OR_RETURN(EngineSetUp set_up, SetUpOf(store, plan, cut, world_size, traces));
+  MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));
+  MUSTER_RETURN_IF_ERROR(CheckDeclaresTokens(plan, set_up));
+  return set_up;
 }
 
 }  // namespace
@@ -163,24 +195,15 @@ void Rig::Recompile() {
 absl::StatusOr<std::unique_ptr<Rig>> MakeRig(Communicator& world, ParameterStore& store, Plan plan,
                                              const PipelineCut& cut, StageTracer record,
                                              bool has_sample) {
-  MUSTER_RETURN_IF_ERROR(plan.Validate());
-  MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store, DeviceOf(store)));
-  MUSTER_RETURN_IF_ERROR(CheckIsFree(store));
-  MUSTER_RETURN_IF_ERROR(CheckStages(plan, cut, world.size()));
-  const int places = plan::RanksOf(plan, cut.stages());
-  MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, places, world.size()));
-  plan.stages = places;
-  const plan::Mesh mesh = {.stages = places, .replicas = world.size() / places};
-  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, mesh));
-  MUSTER_ASSIGN_OR_RETURN(std::vector<plan::ParameterUpdate> updates, FreezeGroups(store, plan));
-  MUSTER_ASSIGN_OR_RETURN(const plan::Schedule schedule, plan::ScheduleOf(plan, places));
+  absl::StatusOr<OwnPart> own = LookAtOwn(world, store, plan, cut, record);
+  MUSTER_RETURN_IF_ERROR(AllOrNone(world, own.status()));
   MUSTER_ASSIGN_OR_RETURN(const std::vector<plan::UseTrace> traces,
-                          TracesOf(world, mesh, schedule, record));
-  MUSTER_ASSIGN_OR_RETURN(EngineSetUp set_up, SetUpOf(store, plan, cut, world.size(), traces));
-  set_up.updates = std::move(updates);
-  set_up.learns_order = !has_sample && cut.stages() == 1 && mesh.replicas > 1 && plan.overlap;
-  MUSTER_RETURN_IF_ERROR(CheckLiveLimit(plan, set_up.layout));
-  MUSTER_RETURN_IF_ERROR(CheckDeclaresTokens(plan, set_up));
+                          TracesOf(world, own->mesh, own->schedule, own->traces));
+  absl::StatusOr<EngineSetUp> completed = CompleteSetUp(store, plan, cut, world.size(), traces);
+  MUSTER_RETURN_IF_ERROR(AllOrNone(world, completed.status()));
+  EngineSetUp& set_up = *completed;
+  set_up.updates = std::move(own->updates);
+  set_up.learns_order = !has_sample && cut.stages() == 1 && own->mesh.replicas > 1 && plan.overlap;
   const plan::Program program_of_0 = plan::CompileProgram(set_up.InputOf(plan), 0);
   const std::string text = plan::CanonicalText(plan, set_up.parameters);
   MUSTER_RETURN_IF_ERROR(

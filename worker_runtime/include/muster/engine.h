@@ -169,7 +169,7 @@ class Engine {
   //         differs between ranks (names the rank and the first field that differs);
   //         kFailedPrecondition: the store is another engine's, or has memory; kUnimplemented:
   //         a residency or type that this version has not; those of `sample`; the communicator's,
-  //         which may not register memory.
+  //         which may not register memory. One rank's are all ranks', and name it.
   using Sample = std::function<absl::StatusOr<Loss>(Tape& tape)>;
   static absl::StatusOr<std::unique_ptr<Engine>> Create(Communicator& world, ParameterStore& store,
                                                         Plan plan, const Sample& sample = nullptr,

@@ -21,6 +21,8 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::Each;
+using ::testing::Eq;
 using ::testing::HasSubstr;
 
 constexpr int kRanks = 4;
@@ -94,6 +96,35 @@ TEST(GroupsOfAnEngine, EndWhereTheProgramOfOneRankSaysSo) {
                  all_have_heard.arrive_and_wait();
                  return end;
                }));
+}
+
+TEST(EngineOfNoRank, IsMadeWhereOneCannotRunItsSample) {
+  for (const int stages : {1, 2}) {
+    const auto ends = EndsOf([&](Communicator& world, std::latch& all_have_heard) {
+      Plan plan = SmallPlan(SumMode::kFast, 2);
+      plan.stages = stages;
+      ParameterStore store;
+      const auto gpt = *Gpt::Create(kSmallGpt, store);
+      const UnitModel units = gpt->Units();
+      const auto sample = [&](Tape& tape) -> absl::StatusOr<Loss> {
+        if (world.rank() == 1) return absl::InternalError("no such batch");
+        const SmallBatch batch(0, 0);
+        return gpt->ComputeLoss(tape, batch.tokens(), batch.targets);
+      };
+      const auto model = [&](Tape& tape, UnitRange range, const ModelInput& input,
+                             absl::Span<const Activation> received) -> absl::StatusOr<StageOutput> {
+        if (world.rank() == 1) return absl::InternalError("no such batch");
+        return units(tape, range, input, received);
+      };
+      const Engine::BatchSize size = {.batch = kRows, .sequence = kSmallGpt.context};
+      const absl::Status end = stages == 1
+                                   ? Engine::Create(world, store, plan, sample).status()
+                                   : Engine::Create(world, store, plan, model, size).status();
+      all_have_heard.arrive_and_wait();
+      return end;
+    });
+    EXPECT_THAT(ends, Each(StatusIs(absl::StatusCode::kInternal, Eq("rank 1: no such batch"))));
+  }
 }
 
 // The device of `failing` fails after a step and a save to `saved`; then all ranks act.
