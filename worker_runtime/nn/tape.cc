@@ -20,12 +20,12 @@ constexpr size_t kChunkBytes = 16 << 10;
 void* FunctionMemory::Take(size_t bytes) {
   constexpr size_t kAlignment = alignof(std::max_align_t);
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  MUSTER_CHECK(bytes <= kChunkBytes);
   if (!chunks_.empty() && used_ + bytes > kChunkBytes) {
     ++chunk_;
     used_ = 0;
   }
   if (chunk_ == chunks_.size()) chunks_.push_back(std::make_unique<std::byte[]>(kChunkBytes));
+  if (bytes > kChunkBytes) chunks_[chunk_] = std::make_unique<std::byte[]>(bytes);
   void* taken = chunks_[chunk_].get() + used_;
   used_ += bytes;
   return taken;

@@ -1,8 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <new>
+#include <vector>
 
 #include "muster/gpt.h"
 #include "tests/unit/worker_runtime/numbers.h"
@@ -243,6 +245,34 @@ TEST(Tape, RecordsNothingForInference) {
   EXPECT_FALSE(loss.output.needs_gradient());
   Tape training(tiny.pool);
   EXPECT_EQ(loss.sum, tiny.Forward(training).sum);
+}
+
+// As what an operation of a program's own may keep: a table, say.
+TEST(Tape, KeepsFunctionsOfAnySize) {
+  TensorPool pool;
+  Tape tape(pool);
+  for (int step = 0; step < 2; ++step) {
+    std::vector<int> replayed;
+    const auto record = [&]<size_t kSize>(const std::array<int, kSize>& kept, const Activation& x) {
+      return tape.Record(
+          x.value, {},
+          [&replayed, kept, slot = x.slot](Tape& on, const Tensor& dy) {
+            replayed.push_back(kept.back());
+            on.AddGradient(slot, dy);
+          },
+          NoGradientFunction());
+    };
+    Activation x = tape.Watch(pool.Allocate(DType::kF32, {1}));
+    for (const int number : {1, 2}) {
+      std::array<int, 3> small{};
+      std::array<int, 20'000> large{};
+      small.back() = number;
+      large.back() = 10 * number;
+      x = record(large, record(small, x));
+    }
+    tape.Backward(x);
+    EXPECT_THAT(replayed, ElementsAre(20, 2, 10, 1));
+  }
 }
 
 TEST(Tape, TakesNoMemoryFromTheSystemInASteadyStep) {
