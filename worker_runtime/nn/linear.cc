@@ -17,12 +17,21 @@ void AddLinearGradients(Tape& tape, Parameter& weight, Parameter& bias, const Te
     return parameter.frozen() ? Parameter::GradientTarget{} : parameter.BeginGradient();
   };
   const Parameter::GradientTarget to_weight = target(weight), to_bias = target(bias);
-  if (to_weight.gradient.empty() && to_bias.gradient.empty()) return;
-  tape.operations(dy.dtype())
-      .linear_weight(tape.queue(), dy, x,
-                     {.to = to_weight.gradient, .accumulate = to_weight.accumulate},
-                     {.to = to_bias.gradient, .accumulate = to_bias.accumulate});
+  const Operations& operations = tape.operations(dy.dtype());
+  if (weight.frozen()) {
+    return operations.bias_gradient(tape.queue(), dy, to_bias.gradient, to_bias.accumulate);
+  }
+  operations.linear_weight(tape.queue(), dy, x,
+                           {.to = to_weight.gradient, .accumulate = to_weight.accumulate},
+                           {.to = to_bias.gradient, .accumulate = to_bias.accumulate});
 }
+
+bool Learns(const Parameter& weight, const Parameter& bias) {
+  return !weight.frozen() || !bias.frozen();
+}
+
+// What the gradient of a weight needs of the forward pass.
+Tensor KeptFor(const Parameter& weight, const Tensor& x) { return weight.frozen() ? Tensor() : x; }
 
 }  // namespace
 
@@ -65,15 +74,17 @@ void Linear::AddProduct(Tape& tape, const Tensor& residual, const Tensor& x,
 
 Activation Linear::RecordProduct(Tape& tape, const Tensor& y, const Activation& residual,
                                  const Activation& x) const {
-  const bool learns = !weight_.frozen() || !bias_.frozen();
-  if (!learns && !residual.needs_gradient() && !x.needs_gradient()) return {.value = y};
+  const bool needs_inputs = residual.needs_gradient() || x.needs_gradient();
+  if (!Learns(weight_, bias_) && !needs_inputs) return {.value = y};
   const auto input_gradient = [&weight = weight_, residual = residual.slot, slot = x.slot,
                                shape = x.value.shape()](Tape& tape, const Tensor& dy) {
     tape.AddGradient(residual, dy);
     PassThroughProduct(tape, slot, shape, dy, weight.value());
   };
-  const auto weight_gradient = [&weight = weight_, &bias = bias_, x = x.value](Tape& tape,
-                                                                               const Tensor& dy) {
+  if (!Learns(weight_, bias_))
+    return tape.Record(y, {&weight_, &bias_}, input_gradient, NoGradientFunction());
+  const auto weight_gradient = [&weight = weight_, &bias = bias_, x = KeptFor(weight_, x.value)](
+                                   Tape& tape, const Tensor& dy) {
     AddLinearGradients(tape, weight, bias, dy, x);
   };
   return tape.Record(y, {&weight_, &bias_}, input_gradient, weight_gradient);
@@ -111,9 +122,11 @@ Activation Linear::ForwardOntoGelu(Tape& tape, const Activation& residual,
     tape.operations(dy.dtype()).gelu_linear_input(tape.queue(), dy, weight.value(), pre, dpre);
     tape.AddGradient(slot, dpre);
   };
-  const bool again = tape.recompute().kind == Recompute::Kind::kSelective;
+  if (!Learns(weight_, bias_))
+    return tape.Record(y, {&weight_, &bias_}, input_gradient, NoGradientFunction());
+  const bool again = !weight_.frozen() && tape.recompute().kind == Recompute::Kind::kSelective;
   const auto weight_gradient = [&weight = weight_, &bias = bias_,
-                                kept = again ? in.pre.value : in.gelu,
+                                kept = again ? in.pre.value : KeptFor(weight_, in.gelu),
                                 again](Tape& tape, const Tensor& dy) {
     Tensor gelu = kept;
     if (again) {
@@ -137,7 +150,7 @@ Activation TiedHead(Tape& tape, const Activation& x, Parameter& table) {
                                                                                const Tensor& dy) {
     PassThroughProduct(tape, slot, shape, dy, table.value());
   };
-  const auto weight_gradient = [&table, x = x.value](Tape& tape, const Tensor& dy) {
+  const auto weight_gradient = [&table, x = KeptFor(table, x.value)](Tape& tape, const Tensor& dy) {
     AddWeightGradient(tape, table, dy, x);
   };
   return tape.Record(y, {&table}, input_gradient, weight_gradient);
