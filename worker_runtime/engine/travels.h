@@ -40,8 +40,9 @@ class Travels {
   absl::StatusOr<Times> Await(int action);
   // Waits on the host for what has arrived as far as the device's queue knows, or was launched.
   absl::Status AwaitOnHost();
-  // Waits, after a failure, for what is under way, which uses memory of the engine. Returns the
-  // first error.
+  // Waits, after a failure, for what is under way, which uses memory of the engine. What has
+  // arrived on a device needs no wait: whatever its queue is given later, as a snapshot's copies,
+  // runs behind it. Returns the first error.
   absl::Status AwaitRest();
 
   // What reductions of the step took. Collectives of a communicator run one after the other.
