@@ -182,7 +182,10 @@ void Rig::Abort(absl::string_view reason) {
 }
 
 absl::Status Rig::Guard(absl::Status own) {
-  if (!own.ok()) Abort(absl::StrCat("rank ", world.rank(), ": ", own.message()));
+  if (own.ok()) return own;
+  // What another rank has ended names that rank already.
+  Abort(absl::IsAborted(own) ? own.message()
+                             : absl::StrCat("rank ", world.rank(), ": ", own.message()));
   return own;
 }
 
