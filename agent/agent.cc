@@ -33,7 +33,7 @@ LogPumpOptions MakePumpOptions(const AgentOptions& options) {
   }
   pump.host = options.node.name;
   pump.role = options.spec.role;
-  pump.has_hook = !options.spec.round_hook.empty();
+  pump.has_hook = !options.spec.round_hook.program.empty();
   // Where there may be another round, some of its workers may survive it.
   pump.keeps_workers =
       options.spec.max_restarts > 0 || options.spec.min_nodes < options.spec.max_nodes;

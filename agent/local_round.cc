@@ -107,7 +107,7 @@ void LocalRound::Prepare(std::vector<WorkerStreams> streams) {
               "waiting for the rendezvous to part the nodes that do not reach each other");
           return parts_.shell.Feed(PairsFailed{assignment().round, clearance.failed});
         }
-        if (parts_.options.spec.round_hook.empty()) return SpawnWorkers(std::move(streams));
+        if (parts_.options.spec.round_hook.program.empty()) return SpawnWorkers(std::move(streams));
         RunHook(std::move(streams));
       });
 }
@@ -115,9 +115,9 @@ void LocalRound::Prepare(std::vector<WorkerStreams> streams) {
 // What it is told of the round is what all workers of the node are told alike.
 void LocalRound::RunHook(std::vector<WorkerStreams> streams) {
   HookRun run{.id = parts_.roster.NewId(),
-              .program = parts_.options.spec.round_hook,
+              .program = parts_.options.spec.round_hook.program,
               .output = parts_.pump.TakeHookOutput(),
-              .timeout = parts_.options.spec.round_hook_timeout};
+              .timeout = parts_.options.spec.round_hook.timeout};
   EnvironmentMap environment = parts_.options.environment;
   const auto of_worker = EncodeWorkerEnv(MakeWorkerEnvs(assignment(), MakeEnvContext()).front(),
                                          parts_.options.environment);

@@ -307,11 +307,11 @@ std::vector<Option> RoundHookOptions(JobSpec& spec) {
        .value_name = "PROGRAM",
        .help =
            "run PROGRAM on each node before each round; workers start after it exits with 0 [none]",
-       .read = Into(ParseText, spec.round_hook)},
+       .read = Into(ParseText, spec.round_hook.program)},
       {.name = "round_hook_timeout",
        .value_name = "SECONDS",
-       .help = "time limit of the round hook" + Default(spec.round_hook_timeout),
-       .read = Into(ParseGrace, spec.round_hook_timeout)},
+       .help = "time limit of the round hook" + Default(spec.round_hook.timeout),
+       .read = Into(ParseGrace, spec.round_hook.timeout)},
   };
 }
 

@@ -161,6 +161,13 @@ struct NetworkUse {
   friend bool operator==(const NetworkUse&, const NetworkUse&) = default;
 };
 
+// --round_hook: run on each node before the workers of each round start.
+struct RoundHookSpec {
+  std::string program;  // empty: none
+  absl::Duration timeout = absl::Seconds(60);
+  friend bool operator==(const RoundHookSpec&, const RoundHookSpec&) = default;
+};
+
 struct JobSpec {
   // The job and its size.
   std::string run_id = "none";
@@ -203,9 +210,7 @@ struct JobSpec {
 
   // What runs.
   Program program;
-  // Run on each node before the workers of each round start; empty: none.
-  std::string round_hook;
-  absl::Duration round_hook_timeout = absl::Seconds(60);
+  RoundHookSpec round_hook;
   bool virtual_local_rank = false;
   NumaBinding numa_binding = NumaBinding::kNone;
   OmpThreads omp_threads;

@@ -125,7 +125,7 @@ TEST_F(RoundHere, GivesKeptWorkersTheirPlaceAndStartsTheOthers) {
 }
 
 TEST_F(RoundHere, StartsNoWorkerWhereItsHookFails) {
-  options_.spec.round_hook = "false";
+  options_.spec.round_hook.program = "false";
   LogPumpOptions with_hook = Options({});
   with_hook.has_hook = true;
   pump_ = std::make_unique<LogPump>(loop_, std::move(with_hook));
