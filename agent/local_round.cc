@@ -115,9 +115,8 @@ void LocalRound::Prepare(std::vector<WorkerStreams> streams) {
 // What it is told of the round is what all workers of the node are told alike.
 void LocalRound::RunHook(std::vector<WorkerStreams> streams) {
   HookRun run{.id = parts_.roster.NewId(),
-              .program = parts_.options.spec.round_hook.program,
-              .output = parts_.pump.TakeHookOutput(),
-              .timeout = parts_.options.spec.round_hook.timeout};
+              .hook = parts_.options.spec.round_hook,
+              .output = parts_.pump.TakeHookOutput()};
   EnvironmentMap environment = parts_.options.environment;
   const auto of_worker = EncodeWorkerEnv(MakeWorkerEnvs(assignment(), MakeEnvContext()).front(),
                                          parts_.options.environment);
@@ -131,7 +130,7 @@ void LocalRound::RunHook(std::vector<WorkerStreams> streams) {
   for (const auto& [name, value] : environment) {
     run.environment.push_back(absl::StrCat(name, "=", value));
   }
-  parts_.status.Show(absl::StrCat("waiting for the round hook ", run.program));
+  parts_.status.Show(absl::StrCat("waiting for the round hook ", run.hook.program));
   before_workers_.hook().Start(
       std::move(run), [this, streams = std::move(streams)](const absl::Status& ended) mutable {
         if (ended.ok()) return SpawnWorkers(std::move(streams));

@@ -13,15 +13,15 @@ RoundHook::RoundHook(asio::io_context& loop, GuardianClient& guardian)
 
 void RoundHook::Start(HookRun run, absl::AnyInvocable<void(absl::Status)> then) {
   id_ = run.id;
-  program_ = run.program;
+  program_ = run.hook.program;
   then_ = std::move(then);
   guardian_.Spawn({.worker_id = run.id,
-                   .argv = {run.program},
+                   .argv = {run.hook.program},
                    .environment = std::move(run.environment),
                    .stdout_fd = run.output.get(),
                    .stderr_fd = run.output.get()});
-  timer_.expires_after(absl::ToChronoNanoseconds(run.timeout));
-  timer_.async_wait([this, id = id_, timeout = run.timeout](const asio::error_code& error) {
+  timer_.expires_after(absl::ToChronoNanoseconds(run.hook.timeout));
+  timer_.async_wait([this, id = id_, timeout = run.hook.timeout](const asio::error_code& error) {
     if (error || id != id_) return;
     guardian_.SignalGroup(id, SIGKILL);
     Finish(absl::DeadlineExceededError(

@@ -16,15 +16,15 @@
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "proto/io/unique_fd.h"
+#include "proto/spec/job_spec.h"
 
 namespace muster::agent {
 
 struct HookRun {
   uint64_t id = 0;  // as of a worker; unique among both
-  std::string program;
+  RoundHookSpec hook;
   std::vector<std::string> environment;  // NAME=value, complete
   UniqueFd output;                       // both streams; none: the agent's
-  absl::Duration timeout;
 };
 
 class RoundHook {

@@ -266,6 +266,10 @@ std::vector<Option> FailureOptions(RunChoices& to) {
        .help = "when to restart a running round to admit a waiting node: after a short "
                "while, after the program's next committed checkpoint, or never [now]",
        .read = Into(ParseScaleUp, spec.scale_up)},
+      {.name = "left_exit_code",
+       .value_name = "CODE",
+       .help = "exit code of a node that is drained or replaced" + Default(spec.left_exit_code),
+       .read = Into(ParseInteger, spec.left_exit_code)},
       {.name = "shutdown_timeout",
        .value_name = "SECONDS",
        .help = "time between the first signal and SIGKILL" + Default(spec.shutdown_timeout),

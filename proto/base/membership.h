@@ -49,6 +49,8 @@ struct RendezvousSettings {
   // How long workers run on while their agents and a server that knows them do not hear each other.
   absl::Duration orphan_timeout = absl::Minutes(10);
   ScaleUp scale_up = ScaleUp::kNow;
+  int left_exit_code =
+      0;  // of a node that is drained or replaced, unless a signal has told it to go
   friend bool operator==(const RendezvousSettings&, const RendezvousSettings&) = default;
 };
 

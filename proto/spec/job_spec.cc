@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/exit_codes.h"
 #include "proto/base/field_error.h"
 #include "proto/base/status_macros.h"
 
@@ -188,6 +189,10 @@ absl::Status CheckEndings(const JobSpec& spec) {
   if (spec.max_restarts < 0) {
     return Bad("max_restarts", spec.max_restarts, "expected 0 or more");
   }
+  if (spec.left_exit_code < 0 || spec.left_exit_code > kMaxExitCode) {
+    return Bad("left_exit_code", spec.left_exit_code,
+               absl::StrCat("expected an exit code, 0 to ", kMaxExitCode));
+  }
   for (const int signal : spec.signals_to_handle) {
     if (signal < 1 || signal > kMaxSignal || signal == SIGKILL || signal == SIGSTOP) {
       return Bad("signals_to_handle", signal, "cannot be handled by any process");
@@ -285,7 +290,8 @@ RendezvousSettings MakeRendezvousSettings(const JobSpec& spec) {
           .close_timeout = spec.close_timeout,
           .shutdown_timeout = spec.shutdown_timeout,
           .orphan_timeout = spec.orphan_timeout,
-          .scale_up = spec.scale_up};
+          .scale_up = spec.scale_up,
+          .left_exit_code = spec.left_exit_code};
 }
 
 }  // namespace muster

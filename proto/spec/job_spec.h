@@ -202,6 +202,7 @@ struct JobSpec {
   // What happens when something ends.
   int max_restarts = 0;
   ScaleUp scale_up = ScaleUp::kNow;
+  int left_exit_code = 0;  // of a node that is drained or replaced
   absl::Duration shutdown_timeout = absl::Seconds(30);
   WatchMode watch = WatchMode::kAuto;
   absl::Duration hang_timeout = absl::Seconds(600);  // silence of a step that is a hang

@@ -64,6 +64,9 @@ absl::Status CheckSameSettings(const JobState& state, const AgentReport& report)
   if (ours.max_restarts != theirs.max_restarts) {
     return differs("--max_restarts", ours.max_restarts, theirs.max_restarts);
   }
+  if (ours.left_exit_code != theirs.left_exit_code) {
+    return differs("--left_exit_code", ours.left_exit_code, theirs.left_exit_code);
+  }
   const struct {
     absl::string_view name;
     absl::Duration first;

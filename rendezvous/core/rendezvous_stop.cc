@@ -119,18 +119,13 @@ StopAnswer RendezvousCore::Drain(const StopRequest& request, Turn& turn) {
   const bool is_member =
       state_.phase == JobPhase::kRunning && state_.in_round.contains(found->first);
   DrainNode(node,
-            {.reason = WithReason(absl::StrCat(name, " was drained on request"), request.reason)},
+            {.reason = WithReason(absl::StrCat(name, " was drained on request"), request.reason),
+             .exit_code = state_.settings->left_exit_code},
             request.at_once, turn);
-  if (!is_member) return {.text = absl::StrCat(name, " leaves the job; it runs no round now")};
-  const int left = static_cast<int>(NamesOf(state_).size());
-  const int missing = state_.settings->min_nodes - left;
-  const std::string wait =
-      missing <= 0 || left <= 0
-          ? ""
-          : absl::StrCat("; the next round then waits for ", missing, " more ", Nodes(missing),
-                         ", ", InWords(state_.settings->join_timeout),
-                         " at most (--rdzv_conf=join_timeout)");
-  return {.text = absl::StrCat(name, " is drained: ", HowItStops(state_, request.at_once), wait)};
+  const std::string how = is_member
+                              ? absl::StrCat(" is drained: ", HowItStops(state_, request.at_once))
+                              : std::string(" leaves the job; it runs no round now");
+  return {.text = absl::StrCat(name, how, WaitWithoutDrained(state_))};
 }
 
 // Their ranks hang, and so do the others: no step is agreed on, and nobody is waited for.
@@ -142,7 +137,9 @@ void RendezvousCore::On(const NodesAtFault& event, Turn& turn) {
   if (event.nodes.empty() || !all_may_leave) return;
   for (const Incarnation id : event.nodes) {
     NodeState& node = state_.nodes.at(id);
-    DrainNode(node, {.reason = absl::StrCat(node.report.node.name, " was replaced: ", event.why)},
+    DrainNode(node,
+              {.reason = absl::StrCat(node.report.node.name, " was replaced: ", event.why),
+               .exit_code = state_.settings->left_exit_code},
               /*at_once=*/false, turn);
   }
   StopBySignals("its ranks can agree on no step", turn);
@@ -153,11 +150,14 @@ void RendezvousCore::DrainNode(NodeState& node, DrainedNode why, bool at_once, T
   if (state_.drained.contains(id)) return;
   if (state_.drained.size() == kMaxDrainedNodes) state_.drained.erase(state_.drained.begin());
   TakeOffWaitingList(state_, node);
-  const StopStep stop{.reason = why.reason, .ends_job = false, .exit_code = why.exit_code};
+  StopStep stop{.reason = why.reason, .ends_job = false, .exit_code = why.exit_code};
   const bool is_member = state_.in_round.contains(id);
   Note("node_drained", why.reason, turn);
   state_.drained[id] = std::move(why);
   turn.tell_all = true;
+  if (!HasNodeThatStays(state_)) {
+    stop.reason += ", and no other node is left (start the job again to go on)";
+  }
   if (!HasNodeThatStays(state_) || (is_member && state_.phase == JobPhase::kRunning)) {
     BeginStop(stop, at_once, turn);
   } else if (is_member && state_.succeeded.contains(id)) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rendezvous/core/wording.h"
 
 namespace muster::rendezvous {
 
@@ -62,7 +63,21 @@ JobOutcome OutcomeOfStop(const JobState& state, const std::string& instead) {
 
 EndJob EndOfDrained(const JobState& state, Incarnation node) {
   const DrainedNode& drained = state.drained.at(node);
-  return EndJob{{.exit_code = drained.exit_code, .reason = drained.reason}};
+  const std::string wait = WaitWithoutDrained(state);
+  const absl::string_view advice =
+      wait.empty() ? "" : "; start a node in its place, or end the job with `muster stop`";
+  return EndJob{
+      {.exit_code = drained.exit_code, .reason = absl::StrCat(drained.reason, wait, advice)}};
+}
+
+std::string WaitWithoutDrained(const JobState& state) {
+  const auto left = std::count_if(state.nodes.begin(), state.nodes.end(), [&](const auto& entry) {
+    return !state.drained.contains(entry.first);
+  });
+  const int missing = state.settings->min_nodes - static_cast<int>(left);
+  if (missing <= 0 || left == 0) return "";
+  return absl::StrCat("; the next round then waits for ", missing, " more ", Nodes(missing), ", ",
+                      InWords(state.settings->join_timeout), " at most (--rdzv_conf=join_timeout)");
 }
 
 bool HasNodeThatStays(const JobState& state) {

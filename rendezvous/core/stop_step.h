@@ -41,8 +41,11 @@ bool EndsByStop(const JobState& state);
 // The outcome of a job that was asked to stop. `instead` says what stopped it; empty: the step.
 JobOutcome OutcomeOfStop(const JobState& state, const std::string& instead);
 
-// The directive that ends a drained node.
+// The directive that ends a drained node, and says so where the others cannot go on without it.
 EndJob EndOfDrained(const JobState& state, Incarnation node);
+
+// "; the next round then waits for ...", where too few nodes are not drained; empty: it does not.
+std::string WaitWithoutDrained(const JobState& state);
 
 // Whether a known node is not drained; without such a node there is no further round.
 bool HasNodeThatStays(const JobState& state);

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/base/exit_codes.h"
 #include "proto/rendezvous.pb.h"
 
 namespace muster::rendezvous {
@@ -69,6 +70,8 @@ void SettingsFields(Wire<proto::Settings> wire, RendezvousSettings& settings) {
                 settings.orphan_timeout);
   wire.Choice("scale_up", kScaleUps, &P::scale_up, &P::set_scale_up, settings.scale_up,
               "is a value that this version does not know");
+  wire.Number("left_exit_code", {0, kMaxExitCode}, &P::left_exit_code, &P::set_left_exit_code,
+              settings.left_exit_code);
 }
 
 void NodeFields(Wire<proto::Node> wire, NodeDescription& node) {

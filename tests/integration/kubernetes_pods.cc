@@ -248,6 +248,24 @@ bool RestartsAllContainers(const std::string& file, int code) {
   return false;
 }
 
+bool EndsJob(const std::string& file, int code) {
+  const std::vector<YAML::Node> documents = DocumentsOf(file);
+  const YAML::Node set = Find(documents, "JobSet");
+  const YAML::Node job =
+      set.IsMap() ? set["spec"]["replicatedJobs"][0]["template"] : Find(documents, "Job");
+  if (code == 0) {
+    return Text(set.IsMap() ? set : job, {"spec", "successPolicy", "operator"}) == "Any" ||
+           job["spec"]["successPolicy"]["rules"][0]["succeededCount"].as<int>() == 1;
+  }
+  for (const YAML::Node& rule : job["spec"]["podFailurePolicy"]["rules"]) {
+    const YAML::Node codes = rule["onExitCodes"];
+    if (!codes) continue;
+    EXPECT_EQ(codes["operator"].as<std::string>(), "In");
+    if (Contains(codes["values"], code)) return Text(rule, {"action"}) == "FailJob";
+  }
+  return false;
+}
+
 void PodsInNamespaces::SetUp() {
   JobTest::SetUp();
   if (!NodeNetwork::IsPossible()) GTEST_SKIP() << "network namespaces need root and iproute2";
@@ -341,6 +359,14 @@ Subprocess PodsInNamespaces::StartContainer(size_t pod) const {
       network_->On(static_cast<int>(pod) + 1,
                    {"/usr/bin/unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child",
                     "/bin/sh", "-c", ScriptOf(pod), "container", root}));
+}
+
+SubprocessResult PodsInNamespaces::RunInPod(size_t pod, const Arguments& arguments) const {
+  return StartProgram(network_->On(static_cast<int>(pod) + 1,
+                                   Arguments{"/usr/bin/env", absl::StrCat("MUSTER_TOKEN=", kToken),
+                                             MusterBinary()} +
+                                       arguments))
+      .Wait(kPodPatience);
 }
 
 // The first process of its process namespace: all others end with it.

@@ -44,6 +44,9 @@ std::vector<Pod> PodsOf(const std::string& file);
 // with `code`.
 bool RestartsAllContainers(const std::string& file, int code);
 
+// Whether a pod of `file` that ends with `code` is the end of its whole job, for good or for bad.
+bool EndsJob(const std::string& file, int code);
+
 class PodsInNamespaces : public JobTest {
  protected:
   static constexpr absl::Duration kPodPatience = absl::Seconds(100);
@@ -55,6 +58,8 @@ class PodsInNamespaces : public JobTest {
   void Place(std::vector<Pod> pods, const std::string& program);
   // Starts the container of a pod, for the first time or again. What is in it ends with it.
   Subprocess StartContainer(size_t pod) const;
+  // `muster` with `arguments` and the secret, beside the program of a pod that runs.
+  SubprocessResult RunInPod(size_t pod, const Arguments& arguments) const;
   // Ends it as a failing node does, or a kernel that is out of memory.
   static void KillContainer(Subprocess& container);
 

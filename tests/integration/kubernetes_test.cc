@@ -4,9 +4,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/integration/kubernetes_pods.h"
 
@@ -129,6 +131,39 @@ TEST_P(ElasticKubernetes, LosesAPodAndTakesItsReplacementIn) {
 
   KillContainer(containers.back());
   containers.pop_back();
+  ASSERT_TRUE(AllRun(3)) << "the others go on";
+  ForgetMarks();
+  containers.push_back(StartContainer(pods.size() - 1));
+  ASSERT_TRUE(AllRun(4)) << "with the replacement";
+
+  ExpectThatAllTrain(containers);
+  KillContainer(daemon);
+}
+
+// The job must not be complete by a pod that leaves it.
+TEST_P(ElasticKubernetes, DrainsAPodAndTakesItsReplacementIn) {
+  constexpr int kLeft = 76;
+  std::vector<Pod> pods = PodsOf("musterd.yaml");
+  for (const Pod& pod : PodsOf(GetParam())) pods.push_back(pod);
+  ASSERT_EQ(pods.size(), 5u);
+  Place(pods, kTrains);
+  Subprocess daemon = StartContainer(0);
+  std::vector<Subprocess> containers = StartAll(pods.size(), 1);
+  ASSERT_TRUE(AllRun(4));
+  ForgetMarks();
+
+  const auto is_id = [](const std::string& word) { return absl::StartsWith(word, "--rdzv_id="); };
+  const Arguments& command = pods.back().command;
+  const auto id = std::find_if(command.begin(), command.end(), is_id);
+  ASSERT_NE(id, command.end());
+  EXPECT_THAT(RunInPod(pods.size() - 1,
+                       {"drain", "--now", "--rdzv_endpoint=musterd:29400", *id, pods.back().name}),
+              ExitsWith(0));
+  EXPECT_THAT(containers.back().Wait(kPodPatience), ExitsWith(kLeft));
+  containers.pop_back();
+  EXPECT_TRUE(EndsJob(GetParam(), 0));
+  EXPECT_TRUE(EndsJob(GetParam(), 2));
+  EXPECT_FALSE(EndsJob(GetParam(), kLeft)) << "another pod follows";
   ASSERT_TRUE(AllRun(3)) << "the others go on";
   ForgetMarks();
   containers.push_back(StartContainer(pods.size() - 1));

@@ -62,6 +62,7 @@ TEST(ParseFlags, FillsEveryFieldOfTheSpec) {
                               "--local_cache=/nvme",
                               "--numa_binding=node",
                               "--signals_to_handle=TERM",
+                              "--left_exit_code=76",
                               "--shutdown_timeout=5",
                               "--watch=report",
                               "--hang_timeout=120",
@@ -96,6 +97,7 @@ TEST(ParseFlags, FillsEveryFieldOfTheSpec) {
   EXPECT_EQ(spec.program.local_cache, "/nvme");
   EXPECT_EQ(spec.numa_binding, NumaBinding::kNode);
   EXPECT_THAT(spec.signals_to_handle, ElementsAre(SIGTERM));
+  EXPECT_EQ(spec.left_exit_code, 76);
   EXPECT_EQ(spec.shutdown_timeout, absl::Seconds(5));
   EXPECT_EQ(spec.watch, WatchMode::kReport);
   EXPECT_EQ(spec.hang_timeout, absl::Seconds(120));
@@ -307,6 +309,7 @@ TEST(ParseFlags, NamesOptionAndValueOfEachBadValue) {
       {"--max_restarts=-1", "expected 0 or more"},
       {"--max_restarts=x", "expected a whole number"},
       {"--scale_up=always", "expected"},
+      {"--left_exit_code=256", "expected an exit code, 0 to 255"},
       {"--store_clients=none", "expected"},
       {"--nproc_per_node=tpu", "expected a number, auto, cpu, gpu"},
       {"--nproc_per_node=0", "expected 1 to 4096"},

@@ -138,9 +138,11 @@ TEST(JobSpecValidate, AllowsNoGraceAndNoLastCall) {
   EXPECT_EQ(spec.Validate(), absl::OkStatus());
 }
 
-TEST(JobSpecValidate, RefusesNegativeRestartsAndSignalsNobodyCanHandle) {
+TEST(JobSpecValidate, RefusesNegativeRestartsCodesNoProcessHasAndSignalsNobodyCanHandle) {
   EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.max_restarts = -1; }),
               StartsWith("--max_restarts=-1: "));
+  EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.left_exit_code = -1; }),
+              StartsWith("--left_exit_code=-1: "));
   EXPECT_THAT(Refusal(OneNode(), [](JobSpec& s) { s.signals_to_handle = {SIGKILL}; }),
               StartsWith("--signals_to_handle=9: "));
 }

@@ -34,6 +34,10 @@ class StopStepTest : public CoreTest {
     return at == nullptr ? -2 : at->step;
   }
   void Leave(CoreUnderTest& job, int n) { job.SendPhase(n, AgentPhase::kSucceeded); }
+  static RendezvousSettings LeavingWith76(RendezvousSettings settings) {
+    settings.left_exit_code = 76;
+    return settings;
+  }
 };
 
 // --- The step
@@ -316,6 +320,13 @@ TEST_F(StopStepTest, WhoDrainsSaysThatTheNextRoundWaitsForAnother) {
   EXPECT_THAT(Ask(job, {.node = "node2"}).text, HasSubstr("waits for 1 more node"));
 }
 
+TEST_F(StopStepTest, AlsoBeforeTheFirstRound) {
+  CoreUnderTest& job = Job(Settings(3, 3));
+  job.Join(1);
+  job.Join(2);
+  EXPECT_THAT(Ask(job, {.node = "node2"}).text, HasSubstr("waits for 2 more nodes"));
+}
+
 TEST_F(StopStepTest, AJobWhoseLastNodeIsDrainedEnds) {
   CoreUnderTest& job = Job(Settings(1, 2));
   job.RunWith(2);
@@ -342,7 +353,74 @@ TEST_F(StopStepTest, AStopThatIsAskedForDuringADrainEndsTheJobAtTheSameStep) {
   EXPECT_EQ(job.state().phase, JobPhase::kEnded);
 }
 
+TEST_F(StopStepTest, ADrainedNodeEndsWithTheCodeOfThoseThatLeave) {
+  CoreUnderTest& job = Job(LeavingWith76(Settings(1, 2)));
+  job.RunWith(2);
+  Ask(job, {.node = "node2", .at_once = true});
+  job.Join(2);
+  ASSERT_NE(job.Told<EndJob>(2), nullptr);
+  EXPECT_EQ(job.Told<EndJob>(2)->outcome.exit_code, 76);
+}
+
+TEST_F(StopStepTest, SoDoesASpareThatNeverRanARound) {
+  CoreUnderTest& job = Job(LeavingWith76(Settings(1, 1)));
+  job.RunWith(2);
+  Ask(job, {.node = "node2"});
+  ASSERT_NE(job.Told<EndJob>(2), nullptr);
+  EXPECT_EQ(job.Told<EndJob>(2)->outcome.exit_code, 76);
+}
+
+TEST_F(StopStepTest, AJobWhoseLastNodeIsDrainedEndsWithThatCodeAndSaysWhatToDo) {
+  CoreUnderTest& job = Job(LeavingWith76(Settings(1, 2)));
+  job.RunWith(2);
+  for (const char* node : {"node1", "node2"}) Ask(job, {.node = node});
+  for (const int n : {1, 2}) Promise(job, n, 5);
+  for (const int n : {1, 2}) Leave(job, n);
+  ASSERT_EQ(job.state().phase, JobPhase::kEnded);
+  EXPECT_EQ(*job.state().outcome,
+            (JobOutcome{.exit_code = 76,
+                        .reason = "node2 was drained on request, and no other node is left (start "
+                                  "the job again to go on); every rank left after step 5"}));
+}
+
+TEST_F(StopStepTest, SoDoesAJobWhoseLastNodeIsDrainedBeforeItsFirstRound) {
+  CoreUnderTest& job = Job(LeavingWith76(Settings(2, 2)));
+  job.Join(1);
+  Ask(job, {.node = "node1"});
+  ASSERT_NE(job.Told<EndJob>(1), nullptr);
+  EXPECT_EQ(job.Told<EndJob>(1)->outcome.exit_code, 76);
+}
+
+TEST_F(StopStepTest, AJobThatIsStoppedEndsWithZeroWhateverDrainedNodesEndWith) {
+  CoreUnderTest& job = Job(LeavingWith76(Settings(2, 2)));
+  job.Join(1);
+  Ask(job, {});
+  ASSERT_NE(job.Told<EndJob>(1), nullptr);
+  EXPECT_EQ(job.Told<EndJob>(1)->outcome.exit_code, 0);
+}
+
+TEST_F(StopStepTest, ADrainedNodeThatTheOthersNeedSaysSoAndWhatToDo) {
+  CoreUnderTest& job = Job(Settings(2, 2));
+  job.RunWith(2);
+  Ask(job, {.node = "node2", .at_once = true});
+  job.Join(2);
+  ASSERT_NE(job.Told<EndJob>(2), nullptr);
+  EXPECT_EQ(job.Told<EndJob>(2)->outcome.reason,
+            "node2 was drained on request; the next round then waits for 1 more node, 600s at most "
+            "(--rdzv_conf=join_timeout); start a node in its place, or end the job with `muster "
+            "stop`");
+}
+
 // --- Nodes that the hang watch has found at fault
+
+TEST_F(StopStepTest, ANodeThatIsReplacedEndsWithTheCodeOfThoseThatLeave) {
+  CoreUnderTest& job = Job(LeavingWith76(Settings(2, 2)));
+  job.RunWith(3);
+  job.Step(NodesAtFault{{Incarnation(2)}, "hang"});
+  job.Join(2);
+  ASSERT_NE(job.Told<EndJob>(2), nullptr);
+  EXPECT_EQ(job.Told<EndJob>(2)->outcome.exit_code, 76);
+}
 
 TEST_F(StopStepTest, TheNextRoundBeginsAtOnceWithASpareInThePlaceOfANodeAtFault) {
   CoreUnderTest& job = Job(Settings(2, 2));

@@ -18,8 +18,9 @@ inline RendezvousSettings FilledSettings() {
                            absl::Seconds(7),
                            absl::Seconds(8),
                            absl::Seconds(9),
-                           ScaleUp::kNever};
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j] = value;
+                           ScaleUp::kNever,
+                           76};
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k] = value;
   return value;
 }
 

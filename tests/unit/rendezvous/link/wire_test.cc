@@ -165,6 +165,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"max_restarts", [](auto& m) { m.mutable_settings()->set_max_restarts(-1); }},
         Damage{"join_timeout", [](auto& m) { m.mutable_settings()->set_join_timeout_us(-1); }},
         Damage{"orphan_timeout", [](auto& m) { m.mutable_settings()->set_orphan_timeout_us(-1); }},
+        Damage{"left_exit_code", [](auto& m) { m.mutable_settings()->set_left_exit_code(256); }},
         Damage{"scale_up", [](auto& m) { m.mutable_settings()->clear_scale_up(); }},
         Damage{"failures",
                [](auto& m) {
