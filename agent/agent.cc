@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/machine/descendants.h"
 #include "agent/process/runtime_directory.h"
+#include "agent/workers/worker_speaker.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/log.h"
 
@@ -73,16 +74,20 @@ Agent::Agent(asio::io_context& loop, AgentOptions options, GuardianHandle guardi
            .on_finished = std::move(on_finished)},
           guardian_, *link_),
       worker_service_(
-          loop, [this](const StoreRequest& request) { Forward(request); },
-          [this] { return core().MayPublish(MonoNow()); },
-          [this](LocalRank worker) {
-            Feed(WorkerGreeted{assignment().round, worker});
-          },
-          [this](LocalRank worker) { exits_.OnSilentLeave(worker); },
-          [this](LocalRank worker, WorkerPromise promise) {
-            Feed(WorkerPromised{assignment().round, worker, promise.obeys, promise.floor,
-                                promise.survives, promise.awaits_round});
-          }),
+          loop, {.forward = [this](const StoreRequest& request) { Forward(request); },
+                 .may_publish = [this] { return core().MayPublish(MonoNow()); },
+                 .may_speak = [this](LocalRank worker,
+                                     pid_t pid) { return CheckSpeaker(roster_, worker, pid); },
+                 .on_hello =
+                     [this](LocalRank worker) {
+                       Feed(WorkerGreeted{assignment().round, worker});
+                     },
+                 .on_silent_leave = [this](LocalRank worker) { exits_.OnSilentLeave(worker); },
+                 .on_promise =
+                     [this](LocalRank worker, WorkerPromise promise) {
+                       Feed(WorkerPromised{assignment().round, worker, promise.obeys, promise.floor,
+                                           promise.survives, promise.awaits_round});
+                     }}),
       signals_(loop, roster_, guardian_, options_.signals_may_reach_workers),
       watch_(loop, options_.watch, MakeWatchListener()),
       hang_watch_(

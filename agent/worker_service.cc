@@ -36,6 +36,13 @@ constexpr int kProtocolVersion = 1;
 constexpr std::chrono::milliseconds kAcceptAgain(100);
 using asio::local::stream_protocol;
 
+// The process at the other end; 0: it is not one of our process namespace.
+pid_t PeerOf(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+}
+
 std::string Framed(const google::protobuf::MessageLite& message) {
   const std::string body = message.SerializeAsString();
   std::string frame(4, '\0');
@@ -60,8 +67,8 @@ class WorkerService::Connection {
             WorkerService* const service = keep->service_;
             service->Forget(keep->id_);
             keep->TakeBackPromise();
-            if (keep->worker_ && !keep->said_goodbye_ && !keep->has_left_) {
-              service->on_silent_leave_(*keep->worker_);
+            if (keep->worker_ && !keep->said_goodbye_ && !keep->has_ended()) {
+              service->listener_.on_silent_leave(*keep->worker_);
             }
             return;
           }
@@ -114,13 +121,17 @@ class WorkerService::Connection {
   // Ends once `reply` has left. What the worker has promised it will promise again.
   void SendLast(const proto::WorkerReply& reply) {
     promise_ = {};
-    has_left_ = true;
+    last_word_ = LastWord::kNextRound;
     Send(reply);
   }
 
   size_t num_pending = 0;
 
  private:
+  // What it was told last of all. One that was refused is closed once it has been sent that.
+  enum class LastWord { kNone, kNextRound, kRefused };
+  bool has_ended() const { return last_word_ != LastWord::kNone; }
+
   void ReadBody() {
     if (is_closed_) return;
     asio::async_read(socket_, asio::buffer(body_), Resume([](Connection& c, size_t) {
@@ -140,15 +151,18 @@ class WorkerService::Connection {
 
   // False if the connection is to be read no more.
   bool Handle(const proto::WorkerMessage& message) {
-    if (has_left_) return true;
-    if (message.has_hello()) return Greet(message.hello());
-    if (!worker_) {
-      Drop("its first message was not a greeting");
-      return false;
+    if (has_ended()) return true;
+    if (message.has_hello()) {
+      return worker_ ? Refuse("it has said hello before") : Greet(message.hello());
     }
-    if (message.has_goodbye()) {
-      said_goodbye_ = true;
+    if (!worker_) return Refuse("its first message was not a greeting");
+    const int64_t step =
+        std::max(message.goodbye().step(), message.stop_floor().step());  // 0: of no such message
+    if (step > kMaxStep) {
+      return Refuse(
+          absl::StrCat("it says that it is at step ", step, "; steps are ", kMaxStep, " at most"));
     }
+    said_goodbye_ = said_goodbye_ || message.has_goodbye();
     HearPromise(message);
     if (message.has_store()) Ask(message.store());
     return service_->connections_.contains(id_);
@@ -171,17 +185,19 @@ class WorkerService::Connection {
     const bool is_of_round = Round(hello.round()) == service_->round_ &&
                              Instance(hello.instance()) == service_->instance_;
     if (hello.protocol_version() != kProtocolVersion || !is_of_round) {
-      Drop(absl::StrCat("it speaks protocol version ", hello.protocol_version(),
-                        " and is of round ", hello.round(), " of instance ", hello.instance(),
-                        "; expected version ", kProtocolVersion, ", round ",
-                        service_->round_.value(), " and instance ", service_->instance_.value()));
-      return false;
+      return Refuse(absl::StrCat(
+          "it speaks protocol version ", hello.protocol_version(), " and is of round ",
+          hello.round(), " of instance ", hello.instance(), "; expected version ", kProtocolVersion,
+          ", round ", service_->round_.value(), " and instance ", service_->instance_.value()));
     }
-    worker_ = LocalRank(hello.local_rank());
+    const LocalRank said(hello.local_rank());
+    const absl::Status may = service_->listener_.may_speak(said, PeerOf(socket_.native_handle()));
+    if (!may.ok()) return Refuse(std::string(may.message()));
+    worker_ = said;
     proto::WorkerReply reply;
     reply.mutable_welcome()->set_round(service_->round_.value());
     Send(reply);
-    service_->on_hello_(*worker_);
+    service_->listener_.on_hello(*worker_);
     return true;
   }
 
@@ -189,16 +205,17 @@ class WorkerService::Connection {
     if (promise.floor) promise.floor = std::max<int64_t>(*promise.floor, -1);
     if (promise == promise_) return;
     promise_ = promise;
-    service_->on_promise_(*worker_, promise_);
+    service_->listener_.on_promise(*worker_, promise_);
   }
 
   void TakeBackPromise() {
-    if (!said_goodbye_ && !has_left_) Promise({});
+    if (!said_goodbye_ && !has_ended()) Promise({});
   }
 
   void Ask(const proto::StoreRequest& encoded) {
     absl::StatusOr<StoreRequest> request = Decode(encoded);
     absl::Status status = request.status();
+    if (!status.ok()) LogRefusal(status.message());
     if (status.ok() && num_pending >= kMaxPendingPerConnection) {
       status = absl::ResourceExhaustedError(absl::StrCat(
           "this worker has ", kMaxPendingPerConnection, " unanswered requests already"));
@@ -220,9 +237,26 @@ class WorkerService::Connection {
     asio::async_write(socket_, asio::buffer(outbox_.front()), Resume([](Connection& c, size_t) {
                         c.unread_bytes_ -= c.outbox_.front().size();
                         c.outbox_.pop_front();
-                        if (!c.outbox_.empty()) c.WriteNext();
+                        if (!c.outbox_.empty()) return c.WriteNext();
+                        if (c.last_word_ == LastWord::kRefused) return c.service_->Forget(c.id_);
                         if (c.is_paused_) c.ReadUnlessUnread();
                       }));
+  }
+
+  // What it has said before counts no more. Always false, for Handle.
+  bool Refuse(const std::string& reason) {
+    LogRefusal(reason);
+    TakeBackPromise();
+    last_word_ = LastWord::kRefused;
+    proto::WorkerReply reply;
+    reply.mutable_refused()->set_reason(reason);
+    Send(reply);
+    return false;
+  }
+
+  void LogRefusal(absl::string_view reason) {
+    log::Write(log::Level::kWarning, "worker_refused",
+               absl::StrCat("refused what a process said as a worker: ", reason));
   }
 
   void Drop(const std::string& reason) {
@@ -237,8 +271,8 @@ class WorkerService::Connection {
   stream_protocol::socket socket_;
   bool is_closed_ = false;
   bool said_goodbye_ = false;
-  bool is_told_ = false;             // that its round is over
-  bool has_left_ = false;            // for the next round
+  bool is_told_ = false;  // that its round is over
+  LastWord last_word_ = LastWord::kNone;
   bool is_paused_ = false;           // nothing is being read: too much is unread at the other end
   std::optional<LocalRank> worker_;  // who has greeted
   WorkerPromise promise_;
@@ -248,19 +282,8 @@ class WorkerService::Connection {
   std::deque<std::string> outbox_;
 };
 
-WorkerService::WorkerService(asio::io_context& loop,
-                             std::function<void(const StoreRequest&)> forward,
-                             std::function<absl::Status()> may_publish,
-                             std::function<void(LocalRank)> on_hello,
-                             std::function<void(LocalRank)> on_silent_leave,
-                             std::function<void(LocalRank, WorkerPromise)> on_promise)
-    : forward_(std::move(forward)),
-      may_publish_(std::move(may_publish)),
-      on_hello_(std::move(on_hello)),
-      on_silent_leave_(std::move(on_silent_leave)),
-      on_promise_(std::move(on_promise)),
-      acceptor_(loop),
-      accept_again_(loop) {}
+WorkerService::WorkerService(asio::io_context& loop, WorkerListener listener)
+    : listener_(std::move(listener)), acceptor_(loop), accept_again_(loop) {}
 
 WorkerService::~WorkerService() { Close(); }
 
@@ -291,7 +314,7 @@ void WorkerService::Accept() {
       return;
     }
     if (IsOfThisUser(socket.native_handle()) && connections_.size() < kMaxConnections) {
-      const uint64_t id = next_connection_id_++;
+      const uint64_t id = next_id_++;
       const auto connection = std::make_shared<Connection>(this, id, std::move(socket));
       connections_[id] = connection;
       connection->ReadFrame();
@@ -333,15 +356,15 @@ void WorkerService::ForgetAll() {
 }
 
 void WorkerService::Forward(uint64_t connection_id, StoreRequest request) {
-  const uint64_t id = next_request_id_++;
+  const uint64_t id = next_id_++;
   pending_[id] = {connection_id, request.request_id};
   request.request_id = id;
   request.round = round_;
   request.instance = instance_;
   OnLease();  // in order
-  const absl::Status may = may_publish_();
+  const absl::Status may = listener_.may_publish();
   if (may.ok()) {
-    forward_(request);
+    listener_.forward(request);
   } else if (std::holds_alternative<CommitCheckpoint>(request.operation)) {
     OnReply({.request_id = id, .status = may});
   } else {
@@ -351,18 +374,18 @@ void WorkerService::Forward(uint64_t connection_id, StoreRequest request) {
 
 void WorkerService::AskForAgent(StoreOperation operation,
                                 std::function<void(const StoreReply&)> then) {
-  const uint64_t id = next_request_id_++;
+  const uint64_t id = next_id_++;
   pending_[id].own = std::move(then);
-  forward_({.request_id = id,
-            .round = round_,
-            .operation = std::move(operation),
-            .instance = instance_});
+  listener_.forward({.request_id = id,
+                     .round = round_,
+                     .operation = std::move(operation),
+                     .instance = instance_});
 }
 
 void WorkerService::OnLease() {
-  if (waiting_.empty() || !may_publish_().ok()) return;
+  if (waiting_.empty() || !listener_.may_publish().ok()) return;
   for (const StoreRequest& request : std::exchange(waiting_, {})) {
-    if (pending_.contains(request.request_id)) forward_(request);
+    if (pending_.contains(request.request_id)) listener_.forward(request);
   }
 }
 

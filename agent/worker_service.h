@@ -5,15 +5,19 @@
 // While the lease of the node does not hold by the agent's own count, a commit of a checkpoint is
 // refused, and what workers write waits (OnLease): a cut of seconds costs them time, not a failure.
 //
-// Only processes of our own user may connect (SO_PEERCRED); a message that is too long or cannot be
-// decoded closes its connection. Requests get new numbers on their way up, so that the workers of
-// a node cannot collide.
+// Only processes of our own user may connect (SO_PEERCRED), and each speaks as its own worker
+// (workers/worker_speaker.h), which it names once, in its hello. What cannot be is answered with
+// Refused, the last message of the connection, and logged. A message that is too long or cannot be
+// decoded closes its connection. Requests get new numbers on their way up, so that the workers of a
+// node cannot collide.
 //
 // A worker that asks and does not read gets no more of its requests served once kUnreadBytesPause
 // wait for it, and is dropped at kUnreadBytesMax (answers to what it asked before still come in).
 //
 // Loop thread only.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <functional>
@@ -48,17 +52,25 @@ struct WorkerPromise {
 inline constexpr size_t kUnreadBytesPause = size_t{1} << 20;
 inline constexpr size_t kUnreadBytesMax = 2 * kMaxStoreReplyBytes;
 
+struct WorkerListener {
+  // Sends a request towards the rendezvous; its answer comes back through OnReply.
+  std::function<void(const StoreRequest&)> forward;
+  // Whether it may be sent, or why not.
+  std::function<absl::Status()> may_publish;
+  // Whether the process `pid` may speak as a worker of the round, or why not.
+  std::function<absl::Status(LocalRank, pid_t pid)> may_speak;
+  // A worker of the round has come.
+  std::function<void(LocalRank)> on_hello;
+  // It has closed its connection without a goodbye: it has ended, but not by the intention of its
+  // program.
+  std::function<void(LocalRank)> on_silent_leave;
+  // What it has said of itself has changed; a worker whose connection breaks has promised nothing.
+  std::function<void(LocalRank, WorkerPromise)> on_promise;
+};
+
 class WorkerService {
  public:
-  // `forward` sends a request towards the rendezvous; its answer comes back through OnReply.
-  // `may_publish` says whether it may, or why not. `on_hello`: a worker of the round has come.
-  // `on_silent_leave` says that a worker has closed its connection without a goodbye: it has ended,
-  // but not by the intention of its program. `on_promise`: what it has said of itself has changed;
-  // a worker whose connection breaks has promised nothing.
-  WorkerService(asio::io_context& loop, std::function<void(const StoreRequest&)> forward,
-                std::function<absl::Status()> may_publish, std::function<void(LocalRank)> on_hello,
-                std::function<void(LocalRank)> on_silent_leave,
-                std::function<void(LocalRank, WorkerPromise)> on_promise);
+  WorkerService(asio::io_context& loop, WorkerListener listener);
   ~WorkerService();
 
   // Errors: kInternal with errno in words.
@@ -93,18 +105,13 @@ class WorkerService {
   void ForgetAll();
   void Forward(uint64_t connection_id, StoreRequest request);
 
-  std::function<void(const StoreRequest&)> forward_;
-  std::function<absl::Status()> may_publish_;
-  std::function<void(LocalRank)> on_hello_;
-  std::function<void(LocalRank)> on_silent_leave_;
-  std::function<void(LocalRank, WorkerPromise)> on_promise_;
+  const WorkerListener listener_;
   asio::local::stream_protocol::acceptor acceptor_;
   asio::steady_timer accept_again_;
   Round round_ = kNoRound;
   Instance instance_;
   std::unique_ptr<proto::WorkerReply> round_over_;  // of `round_`; null: it is not
-  uint64_t next_connection_id_ = 1;
-  uint64_t next_request_id_ = 1;
+  uint64_t next_id_ = 1;                            // of connections and of requests
   absl::btree_map<uint64_t, std::shared_ptr<Connection>> connections_;
   absl::btree_map<uint64_t, PendingRequest> pending_;
   std::vector<StoreRequest> waiting_;  // of pending_, not sent yet; in order

@@ -22,6 +22,7 @@ import atexit
 import os
 import socket
 import struct
+import sys
 import threading
 
 _VERSION = 1  # of the messages, which are those of proto/agent.proto
@@ -139,6 +140,8 @@ class _Agent:
         with self._changed:
             self._changed.wait_for(lambda: self._lost or request in self._replies, timeout=30)
             code = self._replies.pop(request, 14)
+        if code == 3:  # kInvalidArgument
+            raise ValueError(f"muster_job.commit_checkpoint: {step} is no step; 0 to 10^11 are")
         return {0: "yes", 10: "never"}.get(code, "not now")  # absl::StatusCode: kAborted is 10
 
     def survive_rounds(self, on_round_over):
@@ -190,6 +193,9 @@ class _Agent:
                     self._hear(_fields(reply[3]))
                 if 4 in reply:
                     self._end_round(_fields(reply[4]))
+                if 6 in reply:
+                    why = _fields(reply[6]).get(1, b"").decode(errors="replace")
+                    print(f"muster_job: the agent refused this process: {why}", file=sys.stderr)
                 if 5 in reply:
                     variables = [value.decode(errors="surrogateescape").partition("=")
                                  for field, value in _pairs(reply[5]) if field == 1]

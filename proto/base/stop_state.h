@@ -21,6 +21,10 @@ struct StopState {
   friend bool operator==(const StopState&, const StopState&) = default;
 };
 
+// No program is further: thirty steps a second for a century. Whoever says more is refused, since
+// all ranks would wait for that step.
+inline constexpr int64_t kMaxStep = 100'000'000'000;
+
 inline constexpr size_t kMaxStopReasonBytes = 4096;
 
 }  // namespace muster

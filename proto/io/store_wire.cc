@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "proto/base/stop_state.h"
 #include "proto/io/wire_fields.h"
 #include "proto/store.pb.h"
 
@@ -64,7 +65,7 @@ void ExchangeFields(Wire<proto::StoreRequest::ExchangeUniqueId> wire, UniqueIdEx
 void CommitFields(Wire<proto::StoreRequest::CommitCheckpoint> wire, CommitCheckpoint& op) {
   using P = proto::StoreRequest::CommitCheckpoint;
   wire.Number("commit.term", kCount, &P::term, &P::set_term, op.term);
-  wire.Number("commit.step", kCount, &P::step, &P::set_step, op.step);
+  wire.Number("commit.step", {0, kMaxStep}, &P::step, &P::set_step, op.step);
 }
 
 void RequestFields(Wire<proto::StoreRequest> wire, StoreRequest& request) {

@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "proto/base/stop_state.h"
 #include "proto/io/wire_fields.h"
 #include "proto/rendezvous.pb.h"
 #include "rendezvous/link/parts_wire.h"
@@ -72,7 +73,8 @@ void FencedReportFields(Wire<proto::Report> wire, FencedReport& fenced) {
   wire.Inner(&P::has_departure, &P::departure, &P::mutable_departure, report.departure,
              DepartureFields);
   if (wire.Has(&P::has_stop_floor, report.stop_floor)) {
-    wire.Number("stop_floor", kCountOrNone, &P::stop_floor, &P::set_stop_floor, *report.stop_floor);
+    wire.Number("stop_floor", {-1, kMaxStep}, &P::stop_floor, &P::set_stop_floor,
+                *report.stop_floor);
   }
   wire.Inner(&P::has_stop_wish, &P::stop_wish, &P::mutable_stop_wish, report.stop_wish,
              StopWishFields);

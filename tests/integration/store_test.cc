@@ -13,6 +13,8 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 class StoreAcrossNodes : public SeveralNodes {
@@ -56,6 +58,31 @@ TEST_F(StoreAcrossNodes, LetsRanksOfTwoNodesMeetAndTimesOutOnWhatNeverComes) {
     EXPECT_EQ(Seen(1, rank)[3], "OK") << "rank " << rank;
     EXPECT_EQ(Seen(1, rank)[4], "DEADLINE_EXCEEDED") << "rank " << rank;
   }
+}
+
+using WorkersSocket = JobTest;
+
+TEST_F(WorkersSocket, AChildOfAWorkerSpeaksAsItsWorkerAndOfStepsThatThereAre) {
+  const std::string script = PythonScript("asks.py", R"py(import os, subprocess, sys
+if os.environ["LOCAL_RANK"] == "1":
+    sys.exit(0)
+for said, step in (0, 5), (1, 5), (7, 5), (-5, 5), (4000000, 5), (0, 10**12):
+    ask = "import muster_job; print(%d, %d, muster_job.commit_checkpoint(%d))" % (said, step, step)
+    child = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True,
+                           env={**os.environ, "MUSTER_LOCAL_RANK": str(said)})
+    print(child.stdout or child.stderr.splitlines()[-1])
+    print(child.stderr, file=sys.stderr)
+)py");
+  const SubprocessResult result =
+      Run({"run", "--nproc_per_node=2", script},
+          {{"PYTHONPATH", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")}});
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("0 5 yes"), HasSubstr("1 5 not now"),
+                                HasSubstr("7 5 not now"), HasSubstr("-5 5 not now"),
+                                HasSubstr("4000000 5 not now"), HasSubstr("is no step; 0 to")));
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("says that it is of local rank 1, and is of local rank 0"),
+                    HasSubstr("local rank 7; this node has 2 workers, from 0")));
 }
 
 }  // namespace

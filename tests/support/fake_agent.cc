@@ -9,6 +9,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "proto/agent.pb.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
@@ -177,7 +178,11 @@ bool FakeAgent::Handle(size_t worker, const proto::WorkerMessage& message) {
   base::MutexLock lock(mu_);
   Worker& from = workers_[worker];
   if (message.has_hello()) {
-    if (message.hello().round() != round_.value()) return false;
+    if (message.hello().round() != round_.value()) {
+      reply.mutable_refused()->set_reason(absl::StrCat("it is not of round ", round_.value()));
+      Send(worker, reply);
+      return false;
+    }
     from.local_rank = message.hello().local_rank();
     from.pid = message.hello().pid();
     reply.mutable_welcome()->set_round(round_.value());

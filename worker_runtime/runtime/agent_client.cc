@@ -55,9 +55,8 @@ absl::Status AgentClient::Greet(const AgentAddress& address, MonoTime deadline) 
   while (!welcome_ && lost_.ok() && MonoNow() < deadline) changed_.WaitUntil(mu_, deadline);
   if (welcome_) return absl::OkStatus();
   if (!lost_.ok()) {
-    return absl::UnavailableError(absl::StrCat(
-        "the agent at ", address.socket_path, " refused this worker: another round than ",
-        ToString(address.round), " may have begun, or it is of another version of muster"));
+    return absl::UnavailableError(absl::StrCat("the agent at ", address.socket_path,
+                                               " has no place for this worker: ", lost_.message()));
   }
   return absl::DeadlineExceededError(
       absl::StrCat("the agent at ", address.socket_path, " did not answer"));
@@ -116,7 +115,7 @@ absl::StatusOr<std::string> AgentClient::Wait(const std::string& key, MonoTime d
 absl::Status AgentClient::CommitCheckpoint(int64_t step, MonoTime deadline) {
   const absl::StatusOr<StoreReply> reply = Ask(muster::CommitCheckpoint{.step = step}, deadline);
   const absl::Status status = reply.ok() ? reply->status : reply.status();
-  if (status.ok() || absl::IsAborted(status)) return status;
+  if (status.ok() || absl::IsAborted(status) || absl::IsInvalidArgument(status)) return status;
   return absl::UnavailableError(status.message());
 }
 
@@ -204,6 +203,10 @@ void AgentClient::OnReply(const proto::WorkerReply& reply) {
     next_round_ = EnvironmentOf(entries.data());
   }
   if (reply.has_welcome()) welcome_ = true;
+  if (reply.has_refused()) {
+    lost_ = absl::PermissionDeniedError(
+        absl::StrCat("it refused this process: ", reply.refused().reason()));
+  }
   if (reply.has_store()) {
     absl::StatusOr<StoreReply> decoded = Decode(reply.store());
     const auto asked = pending_.find(reply.store().request_id());
@@ -237,7 +240,7 @@ void AgentClient::OnRoundOver(bool is_followed, const std::string& reason) {
 void AgentClient::OnLost(absl::Status why) {
   stop_gate_.HearNoMore();
   base::MutexLock lock(mu_);
-  lost_ = std::move(why);
+  if (lost_.ok()) lost_ = std::move(why);
   changed_.NotifyAll();
 }
 

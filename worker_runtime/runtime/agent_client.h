@@ -91,7 +91,8 @@ class AgentClient final : public Store {
   base::Mutex mu_;
   base::Condition changed_;
   bool welcome_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status lost_ ABSL_GUARDED_BY(mu_);  // why the agent is gone; ok while it is there
+  // Why the agent is gone, or has refused this process; ok while it is there.
+  absl::Status lost_ ABSL_GUARDED_BY(mu_);
   uint64_t next_request_id_ ABSL_GUARDED_BY(mu_) = 1;
   absl::btree_map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mu_);
   std::function<void(const std::string&)> on_round_over_ ABSL_GUARDED_BY(mu_);

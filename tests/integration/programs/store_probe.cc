@@ -36,11 +36,12 @@ class AgentSocket {
   }
   ~AgentSocket() { close(fd_); }
 
-  void Greet(int64_t instance, int64_t round) {
+  void Greet(int64_t instance, int64_t round, int local_rank) {
     muster::proto::WorkerMessage message;
     message.mutable_hello()->set_protocol_version(1);
     message.mutable_hello()->set_instance(instance);
     message.mutable_hello()->set_round(round);
+    message.mutable_hello()->set_local_rank(local_rank);
     Send(message);
     if (!Receive().has_welcome()) std::exit(91);
   }
@@ -92,7 +93,8 @@ int main() {
   const int rank = std::stoi(Variable("RANK"));
   const int world_size = std::stoi(Variable("WORLD_SIZE"));
   AgentSocket agent(Variable("MUSTER_AGENT_SOCKET"));
-  agent.Greet(std::stoll(Variable("MUSTER_INSTANCE")), std::stoll(round));
+  agent.Greet(std::stoll(Variable("MUSTER_INSTANCE")), std::stoll(round),
+              std::stoi(Variable("LOCAL_RANK")));
 
   muster::UniqueIdExchange exchange{
       .group = "world", .group_rank = rank, .group_size = world_size, .timeout = absl::Seconds(20)};

@@ -67,6 +67,13 @@ class Client {
     return reply;
   }
 
+  // The reason for which it was refused; "" if it was not, or if the connection is not closed then.
+  std::string Refusal() {
+    std::optional<proto::WorkerReply> reply = Receive();
+    while (reply && !reply->has_refused()) reply = Receive();
+    return reply && !Receive() ? reply->refused().reason() : "";
+  }
+
   // Reads on, whatever it is, until the agent's end is closed; false if it is not.
   bool IsClosedBehindWhatArrived() {
     while (true) {
@@ -90,12 +97,18 @@ class WorkerServiceTest : public ::testing::Test {
  protected:
   WorkerServiceTest()
       : directory_(std::filesystem::temp_directory_path() / ("wst-" + std::to_string(getpid()))),
-        service_(
-            loop_, [this](const StoreRequest& request) { forwarded_.push_back(request); },
-            [this] { return may_publish_; },
-            [this](LocalRank worker) { greeted_.push_back(worker); },
-            [this](LocalRank worker) { left_silently_.push_back(worker); },
-            [this](LocalRank, WorkerPromise promise) { promises_.push_back(promise); }) {
+        service_(loop_,
+                 {.forward = [this](const StoreRequest& r) { forwarded_.push_back(r); },
+                  .may_publish = [this] { return may_publish_; },
+                  .may_speak =
+                      [this](LocalRank worker, pid_t pid) {
+                        EXPECT_EQ(pid, getpid());
+                        return worker == LocalRank(7) ? may_speak_as_7_ : absl::OkStatus();
+                      },
+                  .on_hello = [this](LocalRank worker) { greeted_.push_back(worker); },
+                  .on_silent_leave = [this](LocalRank worker) { left_silently_.push_back(worker); },
+                  .on_promise = [this](LocalRank,
+                                       WorkerPromise promise) { promises_.push_back(promise); }}) {
     std::filesystem::create_directory(directory_);
     EXPECT_TRUE(service_.Listen(Path()).ok());
     service_.StartRound(Round(3), Instance(1));
@@ -125,6 +138,7 @@ class WorkerServiceTest : public ::testing::Test {
   std::filesystem::path directory_;
   asio::io_context loop_;
   absl::Status may_publish_;
+  const absl::Status may_speak_as_7_ = absl::PermissionDeniedError("there is no local rank 7");
   std::vector<StoreRequest> forwarded_;
   size_t num_answered_ = 0;
   std::vector<LocalRank> left_silently_;
@@ -148,7 +162,7 @@ TEST_F(WorkerServiceTest, TurnsAwayAWorkerOfAnotherRound) {
   worker.Greet(2);
   Turn();
   EXPECT_TRUE(greeted_.empty());
-  EXPECT_FALSE(worker.Receive().has_value());
+  EXPECT_THAT(worker.Refusal(), testing::HasSubstr("is of round 2 of instance 1; expected"));
 }
 
 // Rounds of two instances have the same numbers.
@@ -157,15 +171,35 @@ TEST_F(WorkerServiceTest, TurnsAwayAWorkerOfAnotherInstance) {
   worker.Greet(3, 0, 2);
   Turn();
   EXPECT_TRUE(greeted_.empty());
-  EXPECT_FALSE(worker.Receive().has_value());
+  EXPECT_THAT(worker.Refusal(), testing::HasSubstr("of instance 2; expected"));
 }
 
 TEST_F(WorkerServiceTest, TurnsAwayWorkersThatDoNotGreetFirst) {
   Client worker(Path());
   worker.Send(Get(1, "key"));
   Turn();
-  EXPECT_FALSE(worker.Receive().has_value());
+  EXPECT_EQ(worker.Refusal(), "its first message was not a greeting");
   EXPECT_TRUE(forwarded_.empty());
+}
+
+TEST_F(WorkerServiceTest, TurnsAwayWhoMayNotSpeakAsThatWorkerAndSaysWhy) {
+  Client child(Path());
+  child.Greet(3, 7);
+  child.Send(Get(1, "key"));
+  Turn();
+  EXPECT_EQ(child.Refusal(), "there is no local rank 7");
+  EXPECT_TRUE(greeted_.empty());
+  EXPECT_TRUE(forwarded_.empty());
+  EXPECT_TRUE(left_silently_.empty());
+}
+
+TEST_F(WorkerServiceTest, TurnsAwayWhoSaysASecondTimeWhoItIs) {
+  Client worker(Path());
+  worker.Greet(3, 0);
+  worker.Greet(3, 1);
+  Turn();
+  EXPECT_EQ(worker.Refusal(), "it has said hello before");
+  EXPECT_THAT(greeted_, testing::ElementsAre(LocalRank(0)));
 }
 
 TEST_F(WorkerServiceTest, ClosesOnAFrameThatIsTooLongOrNoMessage) {
@@ -372,6 +406,45 @@ TEST_F(WorkerServiceTest, PassesOnWhatAWorkerPromises) {
   worker.Send(StopFloor(-1));
   Turn();
   EXPECT_THAT(promises_, testing::ElementsAre(WorkerPromise{true, {}}, WorkerPromise{true, -1}));
+}
+
+TEST_F(WorkerServiceTest, APromiseOfAStepThatNobodyReachesCountsForNothing) {
+  Client worker(Path());
+  worker.Greet(3);
+  worker.Send(ObeysStop());
+  worker.Send(StopFloor(kMaxStep));
+  worker.Send(StopFloor(1'000'000'000'000));
+  Turn();
+  EXPECT_THAT(worker.Refusal(), testing::HasSubstr("it is at step 1000000000000; steps are"));
+  EXPECT_THAT(promises_, testing::ElementsAre(WorkerPromise{true, {}},
+                                              WorkerPromise{true, kMaxStep}, WorkerPromise()));
+}
+
+TEST_F(WorkerServiceTest, AGoodbyeAfterAStepThatNobodyReachesIsNone) {
+  Client worker(Path());
+  worker.Greet(3);
+  proto::WorkerMessage goodbye;
+  goodbye.mutable_goodbye()->set_step(1'000'000'000'000);
+  worker.Send(goodbye);
+  Turn();
+  EXPECT_THAT(worker.Refusal(), testing::HasSubstr("it is at step 1000000000000; steps are"));
+  EXPECT_TRUE(promises_.empty());
+}
+
+TEST_F(WorkerServiceTest, ACommitOfAStepThatNobodyReachesIsRefused) {
+  Client worker(Path());
+  worker.Greet(3);
+  proto::WorkerMessage message;
+  Encode(StoreRequest{.request_id = 1, .operation = CommitCheckpoint{.step = 1'000'000'000'000}},
+         message.mutable_store());
+  worker.Send(message);
+  Turn();
+  EXPECT_TRUE(worker.Receive()->has_welcome());
+  const auto reply = Decode(worker.Receive()->store());
+  ASSERT_TRUE(reply.ok());
+  EXPECT_EQ(reply->status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(reply->status.message()), testing::HasSubstr("commit.step"));
+  EXPECT_TRUE(forwarded_.empty());
 }
 
 TEST_F(WorkerServiceTest, AWorkerWhoseConnectionBreaksHasPromisedNothing) {

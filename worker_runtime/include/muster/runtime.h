@@ -107,7 +107,7 @@ class Runtime {
   // Errors: kUnavailable: not now, because the rendezvous is out of reach or has not heard of this
   //         node for a while; train on, and ask again at the next checkpoint. kAborted: never;
   //         another round has begun, and this process is about to be stopped. Earlier checkpoints
-  //         stay.
+  //         stay. kInvalidArgument: a step below 0 or above 10^11.
   absl::Status CommitCheckpoint(int64_t step);
 
   // Whether the job stops after `step`, which this rank has just finished (negative: before the

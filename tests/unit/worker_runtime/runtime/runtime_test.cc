@@ -106,7 +106,8 @@ TEST(Runtime, SaysThatTheAgentRefusedAWorkerOfAnotherRound) {
   EnvironmentMap environment = agent.EnvironmentOf(0, 1);
   environment["MUSTER_ROUND"] = "2";
   EXPECT_THAT(Runtime::FromEnvironment(environment),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("another round than 2")));
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("refused this process: it is not of round 5")));
 }
 
 TEST(Runtime, KeepsValuesInTheAgentsStore) {
@@ -451,6 +452,8 @@ TEST(Runtime, TellsNotNowFromNeverWhenACheckpointMayNotBePublished) {
   const absl::Status never = (*runtime)->checkpoint_fence().commit(8);
   EXPECT_THAT(never.message(), HasSubstr("round 2 is over"));
   EXPECT_TRUE(IsRefusedByFence(never) && IsRefusedForGood(never)) << never;
+  agent.AnswerCommitsWith(absl::InvalidArgumentError("no such step"));
+  EXPECT_THAT((*runtime)->CommitCheckpoint(8), StatusIs(absl::StatusCode::kInvalidArgument));
   agent.HangUp();
   EXPECT_THAT((*runtime)->CommitCheckpoint(8), StatusIs(absl::StatusCode::kUnavailable));
 }
