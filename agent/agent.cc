@@ -215,16 +215,7 @@ void Agent::Perform(const SweepDescendants& effect) { guardian_.Sweep(effect.sig
 
 void Agent::Perform(const AwaitDescendants&) { guardian_.Sweep(0); }
 
-void Agent::Perform(const NameDescendants&) {
-  DescendantsNamed listed;
-  std::vector<ProcessInfo> left = ListDescendants(guardian_.pid());
-  TakeOutTrackers(left);
-  for (const ProcessInfo& process : left) {
-    if (process.state != 'Z')
-      listed.names.push_back(absl::StrCat(CommandOf(process.pid), " (pid ", process.pid, ")"));
-  }
-  Feed(std::move(listed));
-}
+void Agent::Perform(const NameDescendants&) { guardian_.ListStrays(); }
 
 void Agent::Perform(const ShowStatus& effect) { status_.Show(effect.text); }
 
@@ -291,6 +282,14 @@ GuardianListener Agent::MakeGuardianListener() {
           [this] {
             pump_.CloseAttempt(roster_.LocalRanks());
             Feed(DescendantsGone{});
+          },
+      .on_strays =
+          [this](const std::vector<pid_t>& pids) {
+            DescendantsNamed named;
+            for (const pid_t pid : pids) {
+              named.names.push_back(absl::StrCat(CommandOf(pid), " (pid ", pid, ")"));
+            }
+            Feed(std::move(named));
           },
       .on_lost = [this](const std::string& reason) { OnGuardianLost(reason); }};
 }

@@ -132,7 +132,8 @@ class Guardian {
                           [&](const wire::SignalGroup& r) { SignalGroup(r.worker_id, r.signal); },
                           [&](const wire::Sweep& r) { BeginSweep(r.signal); },
                           [&](const wire::RemoveAtEnd& r) { remove_at_end_.push_back(r.path); },
-                          [&](const wire::LeaveNotice& r) { notice_ = r.notice; }},
+                          [&](const wire::LeaveNotice& r) { notice_ = r.notice; },
+                          [&](const wire::ListStrays&) { SayStrays(); }},
                request);
   }
 
@@ -166,10 +167,11 @@ class Guardian {
     for (int signal : early.mapped()) SignalGroup(worker_id, signal);
   }
 
-  // Starts a warm parent in place of an earlier one, which ends as its socket closes.
+  // Starts a warm parent in place of an earlier one.
   void StartWarm(const WorkerCommand& command) {
     if (warm_) {
       for (const WarmParent::Order& order : warm_->GiveUp()) StartAfresh(order.command);
+      KillWarm(warm_->pid());
     }
     warm_.reset();
     auto result = WarmParent::Start(command, open_files_, group_.get());
@@ -190,6 +192,13 @@ class Guardian {
     }
     for (const WarmParent::Order& order : news.refused) StartAfresh(order.command);
     for (const WarmState& state : news.said) Say(state);
+    if (warm_->is_ended()) KillWarm(warm_->pid());
+  }
+
+  // It may hang, and so may those that it has forked in advance: they are in its group until they
+  // become workers.
+  void KillWarm(pid_t pid) {
+    if (warm_pids_.contains(pid)) ::kill(-pid, SIGKILL);
   }
 
   void ReadExecResults() {
@@ -224,7 +233,7 @@ class Guardian {
       if (const auto it = workers_.find(pid); it != workers_.end()) ReadExecResult(it, true);
       const auto it = workers_.find(pid);
       if (it == workers_.end()) {
-        warm_pids_.erase(pid);
+        if (warm_pids_.erase(pid) > 0) ::kill(-pid, SIGKILL);  // what it has forked has lost it
         continue;
       }
       WorkerExit exit{it->second.worker_id};
@@ -288,7 +297,22 @@ class Guardian {
     std::vector<pid_t> live;
     for (const auto& [pid, worker] : workers_) live.push_back(pid);
     live.insert(live.end(), warm_pids_.begin(), warm_pids_.end());
-    return ListDescendants(::getpid(), live);
+    std::vector<ProcessInfo> strays = ListDescendants(::getpid(), live);
+    // A process of a warm group whose parent has been killed is our child.
+    std::erase_if(strays, [&](const ProcessInfo& process) {
+      return warm_pids_.contains(::getpgid(process.pid));
+    });
+    return strays;
+  }
+
+  void SayStrays() {
+    std::vector<ProcessInfo> strays = ListStrays();
+    TakeOutTrackers(strays);
+    wire::Strays reply;
+    for (const ProcessInfo& stray : strays) {
+      if (stray.state != 'Z') reply.pids.push_back(stray.pid);
+    }
+    Say(reply);
   }
 
   bool HasStrays() const {

@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -61,7 +62,8 @@ struct GuardianListener {
   std::function<void(uint64_t worker_id, absl::Status status)> on_spawn_failed;
   std::function<void(const WorkerExit&)> on_exited;
   std::function<void(const WarmState&)> on_warm;
-  std::function<void()> on_empty;  // answer to Sweep: nothing is left but live workers' trees
+  std::function<void()> on_empty;  // answer to Sweep: no stray is left
+  std::function<void(const std::vector<pid_t>& pids)> on_strays;  // answer to ListStrays
   std::function<void(const std::string&)> on_lost;  // the guardian is gone; the last call, once
 };
 
@@ -79,10 +81,13 @@ class GuardianClient {
   void Spawn(const WorkerCommand& command);
   // `signal` to the process group of one worker. Nothing happens if it has ended.
   void SignalGroup(uint64_t worker_id, int signal);
-  // `signal` to every descendant that is not in a live worker's tree; on_empty when there is none
-  // left, or at once. SIGKILL also goes to those that appear meanwhile; 0 signals nobody. A sweep
-  // that is not yet answered is replaced by the next: one on_empty for both.
+  // `signal` to every stray: each descendant that is neither in a live worker's tree nor of the
+  // warm process; on_empty when there is none left, or at once. SIGKILL also goes to those that
+  // appear meanwhile; 0 signals nobody. A sweep that is not yet answered is replaced by the next:
+  // one on_empty for both.
   void Sweep(int signal);
+  // Asks which strays have not ended.
+  void ListStrays();
   // A file or socket, or a directory of ours with all that is in it, to remove when the agent is
   // gone.
   void RemoveAtEnd(const std::string& path);

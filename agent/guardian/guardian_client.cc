@@ -238,7 +238,8 @@ struct GuardianClient::State {
                    },
                    [&](const WorkerExit& exit) { listener.on_exited(exit); },
                    [&](const WarmState& state) { listener.on_warm(state); },
-                   [&](const wire::Empty&) { listener.on_empty(); }},
+                   [&](const wire::Empty&) { listener.on_empty(); },
+                   [&](const wire::Strays& strays) { listener.on_strays(strays.pids); }},
         reply);
   }
 
@@ -324,6 +325,8 @@ void GuardianClient::SignalGroup(uint64_t worker_id, int signal) {
 }
 
 void GuardianClient::Sweep(int signal) { State::Send(state_, wire::Sweep{signal}); }
+
+void GuardianClient::ListStrays() { State::Send(state_, wire::ListStrays{}); }
 
 void GuardianClient::RemoveAtEnd(const std::string& path) {
   std::error_code error;

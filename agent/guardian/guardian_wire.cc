@@ -42,6 +42,8 @@ void Write(const LeaveNotice& request, proto::GuardianRequest& out) {
   out.mutable_leave_notice()->set_notice(request.notice);
 }
 
+void Write(const ListStrays&, proto::GuardianRequest& out) { out.mutable_list_strays(); }
+
 void Write(const Spawned& reply, proto::GuardianReply& out) {
   auto& spawned = *out.mutable_spawned();
   spawned.set_worker_id(reply.worker_id);
@@ -69,6 +71,10 @@ void Write(const Empty&, proto::GuardianReply& out) { out.mutable_empty(); }
 void Write(const WarmState& reply, proto::GuardianReply& out) {
   out.mutable_warm_state()->set_is_ready(reply.is_ready);
   out.mutable_warm_state()->set_text(reply.text);
+}
+
+void Write(const Strays& reply, proto::GuardianReply& out) {
+  out.mutable_strays()->mutable_pids()->Assign(reply.pids.begin(), reply.pids.end());
 }
 
 absl::StatusOr<Request> ReadSpawn(const proto::GuardianRequest::Spawn& spawn, const Frame& frame) {
@@ -116,6 +122,8 @@ absl::StatusOr<Request> DecodeRequest(const Frame& frame) {
       return RemoveAtEnd{in.remove_at_end().path()};
     case proto::GuardianRequest::kLeaveNotice:
       return LeaveNotice{in.leave_notice().notice()};
+    case proto::GuardianRequest::kListStrays:
+      return ListStrays{};
     case proto::GuardianRequest::REQUEST_NOT_SET:
       break;
   }
@@ -144,6 +152,8 @@ absl::StatusOr<Reply> DecodeReply(const std::string& body) {
       return Empty{};
     case proto::GuardianReply::kWarmState:
       return WarmState{in.warm_state().is_ready(), in.warm_state().text()};
+    case proto::GuardianReply::kStrays:
+      return Strays{{in.strays().pids().begin(), in.strays().pids().end()}};
     case proto::GuardianReply::REPLY_NOT_SET:
       break;
   }

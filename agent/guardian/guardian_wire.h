@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "agent/guardian/framed_socket.h"
@@ -31,7 +32,9 @@ struct RemoveAtEnd {
 struct LeaveNotice {
   std::string notice;
 };
-using Request = std::variant<WorkerCommand, SignalGroup, Sweep, RemoveAtEnd, LeaveNotice>;
+struct ListStrays {};
+using Request =
+    std::variant<WorkerCommand, SignalGroup, Sweep, RemoveAtEnd, LeaveNotice, ListStrays>;
 
 // Only the presence of a WorkerCommand's descriptors is written: they travel beside it in the
 // order 0, 1, 2.
@@ -52,7 +55,10 @@ struct SpawnFailed {
   std::string step;
 };
 struct Empty {};
-using Reply = std::variant<Spawned, SpawnFailed, WorkerExit, Empty, WarmState>;
+struct Strays {
+  std::vector<pid_t> pids;
+};
+using Reply = std::variant<Spawned, SpawnFailed, WorkerExit, Empty, WarmState, Strays>;
 
 std::string Encode(const Reply& reply);
 // Errors: kInvalidArgument: no reply.

@@ -185,6 +185,13 @@ void WarmParent::End(std::string why, News& news) {
   news.said.push_back({false, std::move(why)});
 }
 
+std::string WarmParent::WhyNot(const Pending& pending, bool has_answered) const {
+  if (!pending.result) return "there is no descriptor left for a worker (ulimit -n)";
+  if (has_answered) return absl::StrCat("a process that it (pid ", pid(), ") has forked has ended");
+  return absl::StrCat("it (pid ", pid(), ") has not handed over a worker within ",
+                      absl::FormatDuration(kPatience));
+}
+
 WarmParent::News WarmParent::Turn(MonoTime now) {
   News news;
   ReadFrames(news);
@@ -206,6 +213,7 @@ WarmParent::News WarmParent::Turn(MonoTime now) {
     if (started) {
       news.forked.push_back({pending.order.command.worker_id, *std::move(started)});
     } else {
+      if (!is_ended_) End(WhyNot(pending, pid.has_value()), news);
       news.refused.push_back(std::move(pending.order));
     }
   }

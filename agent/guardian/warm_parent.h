@@ -37,7 +37,8 @@ struct WarmState {
 class WarmParent {
  public:
   // How long a request may take until the worker is started afresh.
-  static constexpr absl::Duration kPatience = absl::Seconds(10);
+  // One that was forked in advance answers within milliseconds, and a fresh one takes seconds.
+  static constexpr absl::Duration kPatience = absl::Seconds(5);
 
   // A worker to be started, with streams of its own.
   struct Order {
@@ -63,6 +64,8 @@ class WarmParent {
   WarmParent(WarmParent&&) = default;
 
   pid_t pid() const { return process_.pid; }
+  // It forks no more: it has ended, has said that it cannot, or one that it forked did not come.
+  bool is_ended() const { return is_ended_; }
   // It has imported, and runs the same program.
   bool CanFork(const WorkerCommand& command) const;
   // May be called only if CanFork. The outcome is in the news of a later turn.
@@ -87,6 +90,7 @@ class WarmParent {
   WarmParent(StartedWorker process, UniqueFd control, std::vector<std::string> argv);
   void ReadFrames(News& news);
   void End(std::string why, News& news);
+  std::string WhyNot(const Pending& pending, bool has_answered) const;
 
   StartedWorker process_;
   UniqueFd control_;

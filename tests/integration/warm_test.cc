@@ -264,6 +264,68 @@ TEST_F(Warm, AWarmProcessThatIsKilledCostsNothingButItsWarmth) {
   EXPECT_EQ(Found(1, 0)["own"]["imported_in"], Found(1, 0)["own"]["pid"]);
 }
 
+TEST_F(Warm, AWarmProcessThatHangsIsNotForkedAndALineSaysWhy) {
+  Subprocess job = StartJob({"--warm=bank"}, "exception");
+  ASSERT_TRUE(BothHaveSpoken(0));
+  ASSERT_TRUE(job.WaitForOutput(kReady));
+  const pid_t warm = WarmPid();
+  ASSERT_GT(warm, 0);
+  std::vector<pid_t> stopped = {warm};
+  ASSERT_TRUE(WaitUntil([&] { return WaitingPids().size() == 2; }));
+  for (const pid_t pid : WaitingPids()) stopped.push_back(pid);
+  for (const pid_t pid : stopped) ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  EndFirstAttempt();
+  const SubprocessResult result = job.Wait();
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.err, HasSubstr("has not handed over a worker within"));
+  EXPECT_EQ(Found(1, 0)["own"]["imported_in"], Found(1, 0)["own"]["pid"]);
+}
+
+// Neither delays the end of the job: the grace is longer than the test may take.
+TEST_F(Warm, AWaitingProcessThatIsKilledDoesNotHoldUpTheEnd) {
+  for (const bool kills_parents : {false, true}) {
+    SCOPED_TRACE(kills_parents);
+    EndFirstAttempt();
+    WriteFile(script(), R"(import os, sys, time
+rank = os.environ["RANK"]
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    import bank
+with open(os.path.join(sys.argv[1], rank), "w") as file:
+    file.write("%d %d" % (os.getpid(), os.getppid()))
+while not os.path.exists(sys.argv[1] + "/end"):
+    time.sleep(0.02)
+)");
+    Subprocess job = Start(
+        {"run", "--nproc_per_node=2", "--warm=bank", "--shutdown_timeout=600", script(), out()},
+        Changes());
+    ASSERT_TRUE(job.WaitForOutput(kReady));
+    ASSERT_TRUE(WaitForOut("0") && WaitForOut("1"));
+    pid_t ranks[2], guardian = 0;
+    for (const int rank : {0, 1}) {
+      ASSERT_EQ(std::sscanf(ReadOut(absl::StrCat(rank)).c_str(), "%d %d", &ranks[rank], &guardian),
+                2);
+    }
+    pid_t warm = 0;
+    for (const pid_t pid : ChildrenOf(guardian)) {
+      if (pid != ranks[0] && pid != ranks[1]) warm = pid;
+    }
+    std::set<pid_t> killed;
+    ASSERT_TRUE(WaitUntil([&] {
+      killed.clear();
+      for (const pid_t between : ChildrenOf(warm)) {
+        for (const pid_t pid : ChildrenOf(between)) killed.insert(kills_parents ? between : pid);
+      }
+      return killed.size() == 2;
+    }));
+    for (const pid_t pid : killed) ASSERT_EQ(kill(pid, SIGKILL), 0);
+    WriteFile(Out("end"), "");
+    const SubprocessResult result = job.Wait();
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err, Not(HasSubstr("left running")));
+    Forget();
+  }
+}
+
 TEST_F(Warm, AProgramThatPythonDoesNotRunIsRefused) {
   const SubprocessResult result =
       Run({"run", "--warm=auto", ShellScript("train.sh", "echo hello")});

@@ -61,6 +61,7 @@ class RoundHere : public LogPumpTest {
                 },
             .on_warm = [](const WarmState&) {},
             .on_empty = [] {},
+            .on_strays = [](const std::vector<pid_t>&) {},
             .on_lost = [](const std::string& reason) { ADD_FAILURE() << reason; }});
   }
   // Begins the round with a port of its own for the store.

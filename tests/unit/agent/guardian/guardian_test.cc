@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -100,8 +101,13 @@ class Agent {
                 },
             .on_spawn_failed = [this](uint64_t id, absl::Status status) { failures[id] = status; },
             .on_exited = [this](const WorkerExit& exit) { exits[exit.worker_id] = exit; },
-            .on_warm = [this](const WarmState& state) { is_warm = state.is_ready; },
+            .on_warm =
+                [this](const WarmState& state) {
+                  is_warm = state.is_ready;
+                  if (!is_warm) why_not_warm.push_back(state.text);
+                },
             .on_empty = [this] { ++num_empty; },
+            .on_strays = [this](const std::vector<pid_t>& pids) { strays = pids; },
             .on_lost = [this](const std::string& reason) { lost.push_back(reason); }});
   }
 
@@ -147,6 +153,8 @@ class Agent {
   std::map<uint64_t, WorkerExit> exits;
   int num_empty = 0;
   bool is_warm = false;
+  std::vector<std::string> why_not_warm;
+  std::optional<std::vector<pid_t>> strays;
   std::vector<std::string> lost;
 };
 
@@ -167,6 +175,29 @@ class Guardian : public testing::Test {
     std::ofstream(path) << text;
     chmod(path.c_str(), mode);
     return path;
+  }
+
+  // Worker 1, to be forked by a warm process that does `before`, says that it is ready, and does
+  // `then`. Started afresh it ends with 7.
+  static WorkerCommand WarmShell(const std::string& before, const std::string& then) {
+    WorkerCommand command =
+        Shell(1, absl::StrCat("[ -n \"$WARM\" ] || exit 7\n", before,
+                              "\nprintf '\\007\\000\\000\\000ready\\000x' >&3\n", then));
+    command.start = WorkerStart::kForked;
+    return command;
+  }
+  // Returns its pid.
+  pid_t StartWarm(WorkerCommand command) {
+    command.worker_id = 0;
+    command.start = WorkerStart::kWarm;
+    command.environment.push_back("WARM=1");
+    agent_.client->Spawn(command);
+    EXPECT_TRUE(agent_.RunUntil([&] { return agent_.is_warm; }));
+    for (const ProcessInfo& process : ListDescendants(agent_.client->pid())) {
+      if (getpgid(process.pid) == process.pid) return process.pid;
+    }
+    ADD_FAILURE() << "there is no warm process";
+    return -1;
   }
 
   std::string directory_;
@@ -397,6 +428,55 @@ time.sleep(1000)
   ASSERT_TRUE(agent_.RunUntilExit(1));
   EXPECT_EQ(agent_.exits[1].exit_code, 7);
   EXPECT_EQ(agent_.pids.count(1), 1u);
+}
+
+TEST_F(Guardian, StartsAWorkerAfreshAndSaysWhyWhereTheWarmProcessHangs) {
+  const WorkerCommand command = WarmShell("(sleep 1000 &)", "exec sleep 1000");
+  const UniqueFd warm = Watch(StartWarm(command));
+  agent_.client->Spawn(command);
+  ASSERT_TRUE(agent_.RunUntilExit(1));
+  EXPECT_EQ(agent_.exits[1].exit_code, 7);
+  EXPECT_THAT(agent_.why_not_warm, ElementsAre(HasSubstr("has not handed over a worker within")));
+  EXPECT_TRUE(IsReadable(warm.get(), kDeadline)) << "it is ended";
+}
+
+TEST_F(Guardian, SaysWhyAlsoWhereAProcessThatIsToBeTheWorkerEnds) {
+  const WorkerCommand command = WarmShell("", R"(exec python3 -c 'import os, socket, time
+control = socket.socket(fileno=3)
+for fd in socket.recv_fds(control, 4096, 8)[1]: os.close(fd)
+time.sleep(1000)')");
+  StartWarm(command);
+  agent_.client->Spawn(command);
+  ASSERT_TRUE(agent_.RunUntilExit(1));
+  EXPECT_EQ(agent_.exits[1].exit_code, 7);
+  EXPECT_THAT(agent_.why_not_warm, ElementsAre(HasSubstr("has forked has ended")));
+}
+
+// What waits to be a worker loses its parent where somebody kills that.
+TEST_F(Guardian, NeitherNamesNorAwaitsWhatTheWarmProcessHasForked) {
+  StartWarm(WarmShell("(sleep 1000 &)", "sleep 1000 & wait"));
+  agent_.client->ListStrays();
+  agent_.client->Sweep(0);
+  ASSERT_TRUE(agent_.RunUntil([&] { return agent_.num_empty == 1; }));
+  EXPECT_THAT(*agent_.strays, IsEmpty());
+}
+
+TEST_F(Guardian, EndsWhatAWarmProcessThatIsKilledHadForked) {
+  const pid_t warm = StartWarm(WarmShell("(sleep 1000 &)", "exec sleep 1000"));
+  std::vector<ProcessInfo> forked = ListDescendants(agent_.client->pid(), {warm});
+  ASSERT_EQ(forked.size(), 1u);
+  const UniqueFd watched = Watch(forked.front().pid);
+  ASSERT_EQ(kill(warm, SIGKILL), 0);
+  EXPECT_TRUE(IsReadable(watched.get(), kDeadline));
+}
+
+TEST_F(Guardian, ListsWhatWorkersHaveLeft) {
+  const pid_t left = std::stoi(
+      agent_.StartAndReadLine(Shell(1, "sleep 1000 & echo $!; read line < /dev/null; exit 0")));
+  ASSERT_TRUE(agent_.RunUntilExit(1));
+  agent_.client->ListStrays();
+  ASSERT_TRUE(agent_.RunUntil([&] { return agent_.strays.has_value(); }));
+  EXPECT_THAT(*agent_.strays, ElementsAre(left));
 }
 
 TEST_F(Guardian, IgnoresSignalsForWorkersThatHaveEnded) {

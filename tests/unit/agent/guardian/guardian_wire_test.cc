@@ -72,6 +72,7 @@ TEST(GuardianWire, CarriesTheOtherRequests) {
   EXPECT_EQ(std::get<SignalGroup>(*signal).signal, 15);
   EXPECT_EQ(std::get<Sweep>(*DecodeRequest(FrameOf(Sweep{9}))).signal, 9);
   EXPECT_EQ(std::get<RemoveAtEnd>(*DecodeRequest(FrameOf(RemoveAtEnd{"/x"}))).path, "/x");
+  EXPECT_TRUE(std::holds_alternative<ListStrays>(*DecodeRequest(FrameOf(ListStrays{}))));
   EXPECT_EQ(std::get<LeaveNotice>(*DecodeRequest(FrameOf(LeaveNotice{"x"}))).notice, "x");
 }
 
@@ -83,6 +84,7 @@ TEST(GuardianWire, CarriesTheReplies) {
   EXPECT_EQ(std::get<SpawnFailed>(*failed).step, "execve");
   const auto exited = DecodeReply(Encode(WorkerExit{3, 0, 9}));
   EXPECT_EQ(std::get<WorkerExit>(*exited).signal, 9);
+  EXPECT_THAT(std::get<Strays>(*DecodeReply(Encode(Strays{{7, 8}}))).pids, ElementsAre(7, 8));
   EXPECT_TRUE(std::holds_alternative<Empty>(*DecodeReply(Encode(Empty{}))));
 }
 

@@ -38,6 +38,7 @@ class Signals : public ::testing::Test {
                 },
             .on_warm = [](const WarmState&) {},
             .on_empty = [] {},
+            .on_strays = [](const std::vector<pid_t>&) {},
             .on_lost = [](const std::string& reason) { ADD_FAILURE() << reason; }});
     roster_.StartRound({.round = Round(0)}, {});
     Spawn(0);
