@@ -48,7 +48,7 @@ std::vector<std::string> PartsOf(const std::string& results) {
 TEST(RunAll, WithoutAGpuEveryPartSaysThatItWasSkippedAndWhy) {
   const TemporaryDirectory directory;
   const std::string bundle = directory.File("bundle");
-  const std::string make = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/gpu/make_bundle");
+  const std::string make = absl::StrCat(kSourceDirectory, "/tests/gpu/make_bundle");
   const auto made = RunScript({make, bundle, MUSTER_BUILD_DIRECTORY});
   ASSERT_EQ(made.exit_code, 0) << ToString(made);
   EXPECT_THAT(ReadFile(bundle + "/expected"),
@@ -71,7 +71,7 @@ TEST(RunAll, WithoutAGpuEveryPartSaysThatItWasSkippedAndWhy) {
 
 TEST(RunAll, ABundleWithoutProgramsSaysWhichAreMissing) {
   const TemporaryDirectory directory;
-  const std::string script = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/gpu/run_all");
+  const std::string script = absl::StrCat(kSourceDirectory, "/tests/gpu/run_all");
   const auto ran = RunScript({script, directory.path()});
   EXPECT_EQ(ran.exit_code, 0) << ToString(ran);
   EXPECT_THAT(
@@ -81,7 +81,7 @@ TEST(RunAll, ABundleWithoutProgramsSaysWhichAreMissing) {
 
 TEST(RunAll, RunsOnlyThePartsThatAreNamed) {
   const TemporaryDirectory directory;
-  const std::string script = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/gpu/run_all");
+  const std::string script = absl::StrCat(kSourceDirectory, "/tests/gpu/run_all");
   const auto ran = RunScript({script, directory.path(), "racecheck", "tokens/s of 350M"});
   EXPECT_EQ(ran.exit_code, 0) << ToString(ran);
   const auto parts = PartsOf(ReadFile(directory.File("results.md")));
@@ -122,7 +122,7 @@ class BareRoot {
  public:
   BareRoot() {
     made_ = RunScript({"/bin/bash", "-c", kMakeBareRoot, "make", root(),
-                       absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/gpu/run_all")});
+                       absl::StrCat(kSourceDirectory, "/tests/gpu/run_all")});
   }
   const SubprocessResult& made() const { return made_; }
   std::string root() const { return directory_.File("root"); }
@@ -166,7 +166,7 @@ TEST(RunAll, ProgramsOfTheBundleStartWithNothingButTheBundle) {
   if (geteuid() != 0) GTEST_SKIP() << "a root directory of its own needs root";
   BareRoot bare;
   ASSERT_EQ(bare.made().exit_code, 0) << ToString(bare.made());
-  const auto made = RunScript({absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/gpu/make_bundle"),
+  const auto made = RunScript({absl::StrCat(kSourceDirectory, "/tests/gpu/make_bundle"),
                                bare.root() + "/bundle", MUSTER_BUILD_DIRECTORY});
   ASSERT_EQ(made.exit_code, 0) << ToString(made);
   std::filesystem::create_directories(bare.root() + "/usr/lib/x86_64-linux-gnu");

@@ -52,8 +52,7 @@ if os.environ.get("RANK", "0") == "0":
 )py";
 
 std::string ConfigOf(const std::string& name) {
-  return absl::StrCat(MUSTER_SOURCE_DIRECTORY "/tests/unit/launcher/configs/accelerate_", name,
-                      ".yaml");
+  return absl::StrCat(kSourceDirectory, "/tests/unit/launcher/configs/accelerate_", name, ".yaml");
 }
 
 Environment With(const std::string& name, const std::string& value, Environment environment) {

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "tests/integration/several_nodes.h"
 #include "tests/support/fake_agent.h"
+#include "tests/support/files.h"
 #include "tests/support/process_table.h"
 
 namespace muster::testing {
@@ -36,7 +37,7 @@ class CheckpointRace : public SeveralNodes {
   Arguments Training(const Arguments& more) const {
     return Arguments{MusterTrainBinary(),
                      "--data",
-                     absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"),
+                     absl::StrCat(kSourceDirectory, "/tests/data/prose.txt"),
                      "--layers=1",
                      "--heads=2",
                      "--width=16",

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/integration/nodes_in_namespaces.h"
+#include "tests/support/files.h"
 
 namespace muster::testing {
 namespace {
@@ -66,9 +68,9 @@ TEST_F(CommitFence, LetsTheNextRoundAlonePublishWhenRankZeroIsCutOff) {
 class CommitFenceOf : public CommitFence, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(CommitFenceOf, TellsNotNowFromNever) {
-  StartCommitting(ShellScript(
-      "program", absl::StrCat("trap '' TERM\nexport JOB_MODULE=", MUSTER_SOURCE_DIRECTORY,
-                              "/deploy/python\nexec ", GetParam())));
+  StartCommitting(
+      ShellScript("program", absl::StrCat("trap '' TERM\nexport JOB_MODULE=", kSourceDirectory,
+                                          "/deploy/python\nexec ", GetParam())));
   const int first = LinesOf("commits").front().node;
   network_->Cut(first);
   EXPECT_TRUE(SeesRound("refused", 0)) << "not now";

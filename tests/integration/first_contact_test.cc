@@ -28,7 +28,7 @@ constexpr absl::Duration kPatience = absl::Seconds(170);
 constexpr char kDebianPython[] = "/usr/bin/python3";
 
 std::string Script() {
-  return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs/first_contact.py");
+  return absl::StrCat(kSourceDirectory, "/tests/integration/programs/first_contact.py");
 }
 
 // What the ranks say, in the order of the alphabet: they write at the same time.

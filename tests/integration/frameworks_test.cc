@@ -21,7 +21,8 @@
 namespace muster::testing {
 namespace {
 
-constexpr char kProgram[] = MUSTER_SOURCE_DIRECTORY "/tests/integration/programs/frameworks.py";
+const std::string kProgram =
+    absl::StrCat(kSourceDirectory, "/tests/integration/programs/frameworks.py");
 // PyTorch takes a while to import beside other tests on a small machine.
 constexpr absl::Duration kPatienceWithTorch = absl::Minutes(4);
 
@@ -80,7 +81,7 @@ TEST_F(FrameworksTest, TheyFindTheirRanksUnderSrunWithoutOptions) {
   ASSERT_EQ(cluster.trouble(), "");
   Environment changes = Changes();
   changes["SLURM_CONF"] = cluster.conf();
-  changes["PATH"] = absl::StrCat(MUSTER_BINARY_DIRECTORY, ":/usr/local/bin:/usr/bin:/bin");
+  changes["PATH"] = absl::StrCat(kBinaryDirectory, ":/usr/local/bin:/usr/bin:/bin");
   const auto srun = [&](const char* program) {
     return StartProgram(cluster.OnLoginNode({"/usr/bin/srun", "-N2", "--ntasks-per-node=1",
                                              MusterBinary(), kProgram, program}),

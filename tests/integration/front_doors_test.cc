@@ -22,8 +22,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr char kInstructLab[] =
-    "--ilab=" MUSTER_SOURCE_DIRECTORY "/tests/unit/launcher/configs/instructlab.yaml";
+const std::string kInstructLab =
+    absl::StrCat("--ilab=", kSourceDirectory, "/tests/unit/launcher/configs/instructlab.yaml");
 
 class FrontDoorsTest : public JobTest {
  protected:

@@ -17,7 +17,7 @@ using ::testing::Not;
 
 class GuideProgram : public JobTest {
  protected:
-  const std::string text_ = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt");
+  const std::string text_ = absl::StrCat(kSourceDirectory, "/tests/data/prose.txt");
 };
 
 // The number after "step 100  loss ".
@@ -27,8 +27,7 @@ double LossAfter(const std::string& out, const std::string& step) {
 }
 
 TEST_F(GuideProgram, IsShorterThanSixtyLines) {
-  const std::string guide =
-      ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/docs/train.md"));
+  const std::string guide = ReadFile(absl::StrCat(kSourceDirectory, "/deploy/docs/train.md"));
   const size_t begin = guide.find("```cpp\n");
   ASSERT_NE(begin, std::string::npos);
   const size_t end = guide.find("\n```", begin);

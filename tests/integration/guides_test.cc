@@ -14,7 +14,7 @@
 namespace muster::testing {
 namespace {
 
-std::string Docs() { return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/docs"); }
+std::string Docs() { return absl::StrCat(kSourceDirectory, "/deploy/docs"); }
 
 std::vector<std::string> BlocksThatRun(const std::string& guide) {
   const std::string fence = "```sh run\n";
@@ -43,10 +43,8 @@ TEST_P(Guides, RunAsTheyStand) {
         absl::StrReplaceAll(block, {{"29555", absl::StrCat(port.number())}});
     SubprocessOptions options = OptionsFor({});
     options.argv = {"/bin/bash", "-euc", commands};
-    options.environment["PATH"] =
-        absl::StrCat(MUSTER_BINARY_DIRECTORY, ":", options.environment["PATH"]);
-    options.environment["GUIDE_TEXT"] =
-        absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt");
+    options.environment["PATH"] = absl::StrCat(kBinaryDirectory, ":", options.environment["PATH"]);
+    options.environment["GUIDE_TEXT"] = absl::StrCat(kSourceDirectory, "/tests/data/prose.txt");
     options.working_directory = out();
     EXPECT_THAT(Subprocess(options).Wait(absl::Seconds(100)), ExitsWith(0)) << commands;
   }

@@ -125,7 +125,7 @@ TEST_F(HangWatch, HearsTheMarksOfProgramsInPythonAndC) {
   const auto start = [&](const char* name, const std::string& program) {
     return Start({"run", "--nproc_per_node=2", "--max_restarts=1", "--hang_timeout=8",
                   absl::StrCat("--rdzv_id=", name), "--log_dir=" + Out("logs"), program},
-                 {{"MARKS", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")}});
+                 {{"MARKS", absl::StrCat(kSourceDirectory, "/deploy/python")}});
   };
   Subprocess in_python = start("python", script);
   Subprocess in_c = start("c", MUSTER_MARKS_PROBE);

@@ -23,12 +23,12 @@ class HelpPage : public JobTest, public ::testing::WithParamInterface<std::strin
  protected:
   // "muster run" is kept in muster_run.txt.
   std::string GoldenFile() const {
-    return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/help/",
+    return absl::StrCat(kSourceDirectory, "/tests/data/help/",
                         absl::StrReplaceAll(GetParam(), {{" ", "_"}}), ".txt");
   }
   std::string Print() const {
     Arguments words = absl::StrSplit(GetParam(), ' ');
-    words[0] = absl::StrCat(MUSTER_BINARY_DIRECTORY, "/", words[0]);
+    words[0] = absl::StrCat(kBinaryDirectory, "/", words[0]);
     return StartProgram(words + Arguments{"--help"}).Wait().out;
   }
 };

@@ -26,8 +26,8 @@ constexpr char kPython[] = "/usr/bin/python3";
 std::vector<std::vector<std::string>> Instructions(const std::string& file,
                                                    const std::string& instruction) {
   std::vector<std::vector<std::string>> all;
-  for (absl::string_view line : absl::StrSplit(
-           ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/docker/", file)), '\n')) {
+  for (absl::string_view line :
+       absl::StrSplit(ReadFile(absl::StrCat(kSourceDirectory, "/deploy/docker/", file)), '\n')) {
     if (!absl::StartsWith(line, instruction + " ")) continue;
     all.push_back(absl::StrSplit(line.substr(instruction.size()), ' ', absl::SkipEmpty()));
   }
@@ -40,7 +40,7 @@ class Image : public JobTest {
     JobTest::SetUp();
     const SubprocessResult laid =
         StartProgram({kPython,
-                      absl::StrCat(MUSTER_SOURCE_DIRECTORY,
+                      absl::StrCat(kSourceDirectory,
                                    "/deploy/docker/"
                                    "image_layout.py"),
                       absl::StrCat("--build=", MUSTER_BUILD_DIRECTORY), "--out=" + root_})
@@ -95,7 +95,7 @@ TEST(TrainingImage, TakesTheWheelInThreeLines) {
   ASSERT_EQ(copied.size(), 1u);
   EXPECT_THAT(copied[0], ::testing::ElementsAre("muster_launch-*.whl", "/tmp/"));
   ASSERT_EQ(Instructions(file, "RUN").size(), 1u);
-  EXPECT_THAT(ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/wheel/launch_wheel.py")),
+  EXPECT_THAT(ReadFile(absl::StrCat(kSourceDirectory, "/deploy/wheel/launch_wheel.py")),
               HasSubstr("NAME = \"muster_launch\""));
 }
 

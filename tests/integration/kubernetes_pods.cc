@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "tests/support/files.h"
 
 namespace muster::testing {
 namespace {
@@ -24,7 +25,7 @@ constexpr char kUid[] = "c0ffee00-0000-4000-8000-000000000000";
 using Labels = std::map<std::string, std::string>;
 
 std::vector<YAML::Node> DocumentsOf(const std::string& file) {
-  return YAML::LoadAllFromFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/k8s/", file));
+  return YAML::LoadAllFromFile(absl::StrCat(kSourceDirectory, "/deploy/k8s/", file));
 }
 
 YAML::Node Find(const std::vector<YAML::Node>& documents, const std::string& kind) {
@@ -312,8 +313,8 @@ mount --rbind /dev dev
 mount --rbind /sys sys
 mount -t proc proc proc
 )",
-                   "mount --bind ", MUSTER_BINARY_DIRECTORY, " usr/local/bin\n", "mkdir -p .",
-                   out(), "\nmount --bind ", out(), " .", out(), "\nhostname ", pod.name, "\n");
+                   "mount --bind ", kBinaryDirectory, " usr/local/bin\n", "mkdir -p .", out(),
+                   "\nmount --bind ", out(), " .", out(), "\nhostname ", pod.name, "\n");
   for (const PodMount& mount : pod.mounts) {
     const std::string path = "." + mount.path;
     absl::StrAppend(&script, "mkdir -p ", path, "\n");

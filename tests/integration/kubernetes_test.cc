@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/integration/kubernetes_pods.h"
+#include "tests/support/files.h"
 
 namespace muster::testing {
 namespace {
@@ -59,9 +60,9 @@ class Kubernetes : public PodsInNamespaces {
 
 // Every manifest names the secret that the guide makes, and mounts it as a file.
 TEST(Manifests, MountTheSecretOfTheGuide) {
-  EXPECT_THAT(ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/docs/kubernetes.md")),
+  EXPECT_THAT(ReadFile(absl::StrCat(kSourceDirectory, "/deploy/docs/kubernetes.md")),
               HasSubstr("kubectl create secret generic muster --from-literal=token="));
-  for (const std::string& file : FilesBelow(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/k8s"))) {
+  for (const std::string& file : FilesBelow(absl::StrCat(kSourceDirectory, "/deploy/k8s"))) {
     for (const Pod& pod : PodsOf(file)) {
       std::vector<std::string> secrets;
       for (const PodMount& mount : pod.mounts) {

@@ -48,8 +48,7 @@ class Package : public JobTest {
     const char* path = std::getenv("PATH");
     const SubprocessResult made =
         StartProgram(
-            {absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/bundle"), MUSTER_BUILD_DIRECTORY,
-             Out(folder)},
+            {absl::StrCat(kSourceDirectory, "/deploy/bundle"), MUSTER_BUILD_DIRECTORY, Out(folder)},
             {{"PATH", path == nullptr ? "/usr/bin:/bin" : path}, {"MUSTER_ZSTD_LEVEL", "1"}})
             .Wait(kBuildPatience);
     EXPECT_THAT(made, ExitsWith(0));
@@ -71,7 +70,7 @@ class Package : public JobTest {
 
   const std::string prefix_ = directory() + "/prefix";
   const std::string build_ = directory() + "/build";
-  const std::string readme_ = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/docs/train.md");
+  const std::string readme_ = absl::StrCat(kSourceDirectory, "/deploy/docs/train.md");
 };
 
 std::string ProgramIn(const std::string& readme) {

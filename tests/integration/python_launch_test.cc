@@ -14,7 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr char kPythonFolder[] = MUSTER_SOURCE_DIRECTORY "/deploy/python";
+const std::string kPythonFolder = absl::StrCat(kSourceDirectory, "/deploy/python");
 constexpr char kTrain[] =
     "import os, sys\n"
     "print('rank', os.environ['RANK'], 'round', os.environ.get('MUSTER_ROUND'), sys.argv[1:])\n"

@@ -21,7 +21,7 @@ class Scaling : public JobTest {
   std::string Steps(int number) const {
     return PythonScript("steps.py", absl::StrCat("import os, sys, time\n"
                                                  "sys.path.insert(0, '",
-                                                 MUSTER_SOURCE_DIRECTORY,
+                                                 kSourceDirectory,
                                                  "/deploy/python')\n"
                                                  "import muster_marks\n"
                                                  "for step in range(",

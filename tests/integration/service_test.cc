@@ -69,7 +69,7 @@ class Service : public JobTest {
   }
   static std::vector<std::string> LinesOfUnit() {
     return absl::StrSplit(
-        ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/systemd/musterd.service")), '\n');
+        ReadFile(absl::StrCat(kSourceDirectory, "/deploy/systemd/musterd.service")), '\n');
   }
 
  private:

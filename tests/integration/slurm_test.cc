@@ -34,7 +34,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr absl::Duration kJobPatience = absl::Seconds(90);
-constexpr char kWrappers[] = MUSTER_SOURCE_DIRECTORY "/deploy/slurm/";
+const std::string kWrappers = absl::StrCat(kSourceDirectory, "/deploy/slurm/");
 
 class SlurmTest : public JobTest {
  protected:
@@ -52,7 +52,7 @@ class SlurmTest : public JobTest {
 
   Environment SlurmEnvironment() const {
     return {{"SLURM_CONF", cluster_->conf()},
-            {"PATH", absl::StrCat(MUSTER_BINARY_DIRECTORY, ":/usr/local/bin:/usr/bin:/bin")}};
+            {"PATH", absl::StrCat(kBinaryDirectory, ":/usr/local/bin:/usr/bin:/bin")}};
   }
 
   Subprocess StartThere(const Arguments& argv, const Environment& changes = {}) const {
@@ -220,7 +220,7 @@ TEST_F(SlurmTest, TheTimeThatIsLeftIsSaid) {
 }
 
 TEST_F(SlurmTest, BeforeTheTimeLimitAllRanksLeaveAfterOneStep) {
-  const std::string sources = MUSTER_SOURCE_DIRECTORY;
+  const std::string sources = kSourceDirectory;
   const SubprocessResult result =
       StartThere({"/usr/bin/srun", "-N2", "--ntasks-per-node=1", MusterBinary(),
                   "--shutdown_timeout=110", sources + "/tests/integration/programs/job_probe.py"},

@@ -35,7 +35,7 @@ class StopStep : public SeveralNodes {
     for (const int rank : {0, 1}) {
       Environment changes;
       for (const auto& [name, value] : agent_.EnvironmentOf(rank, 2)) changes[name] = value;
-      changes["JOB_MODULE"] = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python");
+      changes["JOB_MODULE"] = absl::StrCat(kSourceDirectory, "/deploy/python");
       ranks_.push_back(StartProgram(argv, changes));
     }
   }
@@ -69,7 +69,7 @@ class StopStep : public SeveralNodes {
   Arguments Training(const Arguments& more) const {
     return Arguments{MusterTrainBinary(),
                      "--data",
-                     absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"),
+                     absl::StrCat(kSourceDirectory, "/tests/data/prose.txt"),
                      "--layers=1",
                      "--heads=2",
                      "--width=16",
@@ -122,7 +122,7 @@ TEST_F(StopStep, NeverComesToAProgramInPythonWithoutAnAgent) {
                    "import muster_job\n"
                    "print(muster_job.should_stop(3), muster_job.commit_checkpoint(3), "
                    "[muster_job.stop_reason()])\n");
-  const std::string module = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python");
+  const std::string module = absl::StrCat(kSourceDirectory, "/deploy/python");
   const SubprocessResult result =
       StartProgram({"/usr/bin/python3", script}, {{"PYTHONPATH", module}}).Wait(kLong);
   EXPECT_THAT(result, ExitsWith(0));
@@ -146,7 +146,7 @@ print("parent", muster_job.should_stop(1), muster_job.commit_checkpoint(1))
 )");
   Environment changes;
   for (const auto& [name, value] : agent_.EnvironmentOf(0, 1)) changes[name] = value;
-  changes["PYTHONPATH"] = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python");
+  changes["PYTHONPATH"] = absl::StrCat(kSourceDirectory, "/deploy/python");
   agent_.Tell({.is_stopping = true, .step = 1, .reason = kWhy});
   const SubprocessResult result = StartProgram({"/usr/bin/python3", script}, changes).Wait(kLong);
   EXPECT_THAT(result, ExitsWith(0));
@@ -159,8 +159,7 @@ print("parent", muster_job.should_stop(1), muster_job.commit_checkpoint(1))
 class MusterStop : public StopStep {
  protected:
   void StartNodes(int count, const std::string& nodes, const Arguments& rest) {
-    const Environment changes = {
-        {"JOB_MODULE", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")}};
+    const Environment changes = {{"JOB_MODULE", absl::StrCat(kSourceDirectory, "/deploy/python")}};
     for (int node = 1; node <= count; ++node) {
       ranks_.push_back(
           StartElastic(node, nodes, Arguments{"--shutdown_timeout=600"} + rest, changes));

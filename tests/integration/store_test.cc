@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/integration/several_nodes.h"
+#include "tests/support/files.h"
 
 namespace muster::testing {
 namespace {
@@ -75,7 +76,7 @@ for said, step in (0, 5), (1, 5), (7, 5), (-5, 5), (4000000, 5), (0, 10**12):
 )py");
   const SubprocessResult result =
       Run({"run", "--nproc_per_node=2", script},
-          {{"PYTHONPATH", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")}});
+          {{"PYTHONPATH", absl::StrCat(kSourceDirectory, "/deploy/python")}});
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.out, AllOf(HasSubstr("0 5 yes"), HasSubstr("1 5 not now"),
                                 HasSubstr("7 5 not now"), HasSubstr("-5 5 not now"),

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/integration/several_nodes.h"
+#include "tests/support/files.h"
 
 namespace muster::testing {
 namespace {
@@ -88,7 +89,7 @@ class SurviveInOtherLanguages : public Survive,
 
 TEST_P(SurviveInOtherLanguages, TheLossOfAWorkerInItsOwnProcesses) {
   Arguments arguments = {"run", "--nproc_per_node=3", "--max_restarts=2", "/usr/bin/env",
-                         absl::StrCat("JOB_MODULE=", MUSTER_SOURCE_DIRECTORY, "/deploy/python")};
+                         absl::StrCat("JOB_MODULE=", kSourceDirectory, "/deploy/python")};
   for (absl::string_view word : absl::StrSplit(GetParam(), ' ')) arguments.emplace_back(word);
   Subprocess job = Start(arguments);
   LosesTwo();

@@ -44,7 +44,7 @@ struct Case {
 };
 
 Arguments ProgramThatHangs(const std::string& how) {
-  return {MUSTER_SOURCE_DIRECTORY "/tests/integration/programs/torch_hangs.py", how};
+  return {absl::StrCat(kSourceDirectory, "/tests/integration/programs/torch_hangs.py"), how};
 }
 
 Environment WithTorch() {

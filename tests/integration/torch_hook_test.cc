@@ -54,7 +54,7 @@ class TorchHook : public JobTest {
     hook_ = absl::StrCat(directory(), "/hook");
     std::filesystem::create_directories(hook_);
     WriteFile(hook_ + "/sitecustomize.py",
-              ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/agent/watch/torch_hook.py")));
+              ReadFile(absl::StrCat(kSourceDirectory, "/agent/watch/torch_hook.py")));
   }
   Environment With(const std::string& more_python_path = "") const {
     return {{"PYTHONPATH", more_python_path.empty() ? hook_ : hook_ + ":" + more_python_path},

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/integration/several_nodes.h"
+#include "tests/support/files.h"
 #include "tests/support/peer_python.h"
 #include "tests/support/peer_record.h"
 
@@ -31,7 +32,7 @@ constexpr double kTolerance = 1e-5;
 constexpr char kDebianPython[] = "/usr/bin/python3";
 
 std::string Program(const std::string& name) {
-  return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs/", name);
+  return absl::StrCat(kSourceDirectory, "/tests/integration/programs/", name);
 }
 
 // What the ranks themselves say, in the order of the alphabet: ranks write at the same time. A

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/integration/several_nodes.h"
+#include "tests/support/files.h"
 #include "tests/support/peer_python.h"
 
 namespace muster::testing {
@@ -32,15 +33,14 @@ class TorchSurvive : public SeveralNodes {
   }
 
   static Environment WithTorch() {
-    return {{"PYTHONPATH", absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/python")},
+    return {{"PYTHONPATH", absl::StrCat(kSourceDirectory, "/deploy/python")},
             {"PYTHON_EXEC", PeerPython()},
             {"PYTHONDONTWRITEBYTECODE", "1"},
             {"GLOO_SOCKET_IFNAME", "lo"},
             {"OMP_NUM_THREADS", "1"}};
   }
   Arguments Program(const Arguments& how = {}, int steps = kSteps) const {
-    return Arguments{absl::StrCat(MUSTER_SOURCE_DIRECTORY,
-                                  "/tests/integration/programs/survive_torch.py"),
+    return Arguments{absl::StrCat(kSourceDirectory, "/tests/integration/programs/survive_torch.py"),
                      out(), absl::StrCat(steps)} +
            how;
   }
@@ -185,8 +185,7 @@ inline SubprocessResult TorchSurvive::ReplaceEachInTurn(const std::map<int, int>
 }
 
 inline void TorchSurvive::RunProgramOfTheGuide(const std::string& heading, int ranks) const {
-  const std::string guide =
-      ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/docs/recover.md"));
+  const std::string guide = ReadFile(absl::StrCat(kSourceDirectory, "/deploy/docs/recover.md"));
   const std::string fence = "```python\n";
   const size_t begin = guide.find(fence, guide.find(heading)) + fence.size();
   const std::string program = guide.substr(begin, guide.find("\n```", begin) - begin) + "\n";

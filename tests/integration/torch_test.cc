@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/integration/several_nodes.h"
+#include "tests/support/files.h"
 
 namespace muster::testing {
 namespace {
@@ -26,7 +27,7 @@ class Torch : public SeveralNodes {
       GTEST_SKIP() << kPython << " cannot import torch";
   }
   static std::string Program(const std::string& name) {
-    return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs/", name);
+    return absl::StrCat(kSourceDirectory, "/tests/integration/programs/", name);
   }
   const Environment changes_ = {{"PYTHON_EXEC", kPython}, {"GLOO_SOCKET_IFNAME", "lo"}};
 };

@@ -64,12 +64,13 @@ class TorchVerdicts : public JobTest, public ::testing::WithParamInterface<int> 
     Environment environment = {
         {"PYTHON_EXEC", PeerPython()}, {"PYTHONDONTWRITEBYTECODE", "1"}, {"OUT", Out("")}};
     environment.insert(changes.begin(), changes.end());
-    return Start(
-        Arguments{"run", absl::StrCat("--nproc_per_node=", size()), "--rdzv_id=" + how,
-                  "--log_dir=" + Out("logs")} +
-            more +
-            Arguments{MUSTER_SOURCE_DIRECTORY "/tests/integration/programs/torch_verdicts.py", how},
-        environment);
+    return Start(Arguments{"run", absl::StrCat("--nproc_per_node=", size()), "--rdzv_id=" + how,
+                           "--log_dir=" + Out("logs")} +
+                     more +
+                     Arguments{absl::StrCat(kSourceDirectory,
+                                            "/tests/integration/programs/torch_verdicts.py"),
+                               how},
+                 environment);
   }
 
   // Each ends by the verdict about it, which `begins` the line.
@@ -226,7 +227,8 @@ class TorchVerdictsOverNodes : public SeveralNodes {
       nodes.push_back(StartStatic(
           node, 2,
           more + Arguments{absl::StrCat("--log_dir=", Out("logs"), node),
-                           MUSTER_SOURCE_DIRECTORY "/tests/integration/programs/torch_verdicts.py",
+                           absl::StrCat(kSourceDirectory,
+                                        "/tests/integration/programs/torch_verdicts.py"),
                            how},
           {{"PYTHON_EXEC", PeerPython()}, {"PYTHONDONTWRITEBYTECODE", "1"}, {"OUT", Out("")}}));
       if (node > 0) continue;

@@ -36,7 +36,7 @@ constexpr absl::Duration kPatienceWithJob = absl::Minutes(2);
 constexpr absl::Duration kLongEnoughToWait = absl::Seconds(20);
 
 std::string Program(const std::string& name) {
-  return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs/", name);
+  return absl::StrCat(kSourceDirectory, "/tests/integration/programs/", name);
 }
 const std::string kWorker = Program("show_worker.py");
 
@@ -230,7 +230,7 @@ class TorchrunLines : public JobTest {
   }
 
   static std::string DifferencesInGuide() {
-    return ReadFile(MUSTER_SOURCE_DIRECTORY "/deploy/docs/torchrun.md");
+    return ReadFile(absl::StrCat(kSourceDirectory, "/deploy/docs/torchrun.md"));
   }
 
   const PeerSource source_ = PeersComeFrom();

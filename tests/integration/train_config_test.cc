@@ -31,7 +31,7 @@ class TrainConfig : public JobTest, public ::testing::WithParamInterface<SeedFil
 
 TEST_P(TrainConfig, TrainsThreeStepsAndNamesWhatIsOverruled) {
   const std::string configs =
-      absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/unit/worker_runtime/options/configs/");
+      absl::StrCat(kSourceDirectory, "/tests/unit/worker_runtime/options/configs/");
   const std::string home = Out("home");
   std::filesystem::create_directories(home + "/.config/instructlab");
   std::filesystem::copy_file(configs + "ds_full_stage3_offload.json",

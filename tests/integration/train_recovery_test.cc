@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tests/integration/several_nodes.h"
+#include "tests/support/files.h"
 #include "tests/support/process_table.h"
 
 namespace muster::testing {
@@ -30,12 +31,11 @@ using ::testing::SizeIs;
 class TrainRecovery : public SeveralNodes {
  protected:
   Arguments Training(const Arguments& more) const {
-    return Arguments{
-               "--data",         absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"),
-               "--layers=1",     "--heads=2",
-               "--width=16",     "--context=16",
-               "--mode=ordered", "--sample_tokens=0",
-               "--hash"} +
+    return Arguments{"--data",         absl::StrCat(kSourceDirectory, "/tests/data/prose.txt"),
+                     "--layers=1",     "--heads=2",
+                     "--width=16",     "--context=16",
+                     "--mode=ordered", "--sample_tokens=0",
+                     "--hash"} +
            more;
   }
 
@@ -219,7 +219,7 @@ TEST_F(TrainRecovery, InTheProcessGoesOnFromACheckpointWhereNoRankHasTheWholeSta
 // No rank was lost, and no other round will begin.
 TEST_F(TrainRecovery, InTheProcessWaitsForNoRoundWhenItsOwnDiskHasFailed) {
   const std::string data = Out("data");
-  std::filesystem::copy_file(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"), data);
+  std::filesystem::copy_file(absl::StrCat(kSourceDirectory, "/tests/data/prose.txt"), data);
   Subprocess job = Start(Arguments{"run", "--nproc_per_node=2", MusterTrainBinary(),
                                    "--survive=yes", "--steps=100000000", "--log_every=1"} +
                          Training({"--data", data}));

@@ -69,7 +69,7 @@ class TrainingBits : public JobTest {
     return losses;
   }
 
-  const std::string text_ = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt");
+  const std::string text_ = absl::StrCat(kSourceDirectory, "/tests/data/prose.txt");
 };
 
 TEST_F(TrainingBits, AreTheSameOnOneTwoAndFourRanksInOrderedMode) {
@@ -100,7 +100,7 @@ TEST_F(TrainingBits, AreTheSameUnderEveryPlanInOrderedMode) {
 TEST_F(TrainingBits, AreThoseOfTheBuildOfThisTestAtEachInstructionSet) {
   for (const char* isa : {"SSE41", "AVX2", "AVX512_CORE"}) {
     const Environment on = {{"ONEDNN_MAX_CPU_ISA", isa}};
-    const std::string expected = HashBy(MUSTER_BINARY_DIRECTORY "/muster-train", 1, {}, on);
+    const std::string expected = HashBy(absl::StrCat(kBinaryDirectory, "/muster-train"), 1, {}, on);
     EXPECT_THAT(expected, ContainsRegex("^hash=[0-9a-f]{64}$"));
     const std::string trainer = MusterTrainBinary();
     EXPECT_EQ(HashBy(trainer, 2, {}, on), expected) << isa;

@@ -59,7 +59,7 @@ class TrainingMemory : public JobTest {
   double Taken(const Arguments& model, const std::string& plan) const {
     const SubprocessResult result =
         Start(Arguments{"run", "--nproc_per_node=2", MusterTrainBinary(), "--data",
-                        absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/data/prose.txt"), "--steps=3",
+                        absl::StrCat(kSourceDirectory, "/tests/data/prose.txt"), "--steps=3",
                         "--sample_tokens=0", plan} +
               model)
             .Wait(absl::Seconds(300));

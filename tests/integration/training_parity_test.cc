@@ -30,7 +30,7 @@ constexpr int kSteps = 10;
 constexpr int kMicroBatches = 4;
 
 std::string Program(const std::string& name) {
-  return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs/", name);
+  return absl::StrCat(kSourceDirectory, "/tests/integration/programs/", name);
 }
 
 // Those of lines that are `before` and a number, beside what else is printed.
@@ -68,9 +68,12 @@ class Parity : public JobTest {
 
  private:
   Losses Ours(int num_ranks, const Arguments& rest) const {
-    const Arguments command = {
-        "run",      absl::StrCat("--nproc_per_node=", num_ranks),    MUSTER_PARITY_PROBE,
-        directory_, MUSTER_SOURCE_DIRECTORY "/tests/data/prose.txt", absl::StrCat(kSteps)};
+    const Arguments command = {"run",
+                               absl::StrCat("--nproc_per_node=", num_ranks),
+                               MUSTER_PARITY_PROBE,
+                               directory_,
+                               absl::StrCat(kSourceDirectory, "/tests/data/prose.txt"),
+                               absl::StrCat(kSteps)};
     const SubprocessResult result =
         Start(command + rest, {{"GLOO_SOCKET_IFNAME", "lo"}, {"HOME", directory_ + "/home"}})
             .Wait(kPatience);
@@ -115,7 +118,7 @@ TEST_P(NarrowParity, HasTheLossesOfFsdp2ForTenSteps) {
 }
 
 std::string ConfigFile(const std::string& name) {
-  return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/unit/worker_runtime/options/configs/", name);
+  return absl::StrCat(kSourceDirectory, "/tests/unit/worker_runtime/options/configs/", name);
 }
 
 // Its GPT is parity_gpt.py's, whose layers PEFT wraps.

@@ -23,7 +23,7 @@ using ::testing::Ne;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr char kPrograms[] = MUSTER_SOURCE_DIRECTORY "/tests/integration/programs/warm/";
+const std::string kPrograms = absl::StrCat(kSourceDirectory, "/tests/integration/programs/warm/");
 // PyTorch takes a while to import beside other tests on a small machine.
 constexpr absl::Duration kPatienceWithTorch = absl::Seconds(170);
 

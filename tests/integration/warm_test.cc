@@ -27,7 +27,7 @@ constexpr char kForked[] = "2 workers forked by the warm process";
 constexpr char kReady[] = "the warm process is ready";
 
 std::string ProgramText(const std::string& name) {
-  return ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/integration/programs/warm/", name));
+  return ReadFile(absl::StrCat(kSourceDirectory, "/tests/integration/programs/warm/", name));
 }
 
 class Warm : public JobTest {

@@ -124,9 +124,9 @@ class Wheel : public JobTest {
   }
   // Returns the path of the wheel "launch" or "train".
   std::string MakeWheel(const std::string& folder, const std::string& name = "launch") const {
-    const SubprocessResult made = RunTool(
-        {kPython, absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/wheel/", name, "_wheel.py"),
-         absl::StrCat("--build=", MUSTER_BUILD_DIRECTORY), "--out=" + folder});
+    const SubprocessResult made =
+        RunTool({kPython, absl::StrCat(kSourceDirectory, "/deploy/wheel/", name, "_wheel.py"),
+                 absl::StrCat("--build=", MUSTER_BUILD_DIRECTORY), "--out=" + folder});
     EXPECT_THAT(made, ExitsWith(0));
     return std::string(absl::StripAsciiWhitespace(made.out));
   }
@@ -360,7 +360,7 @@ TEST_F(Wheel, NamesTheCommitOfItsBuildWhereTheTreeIsThatCommit) {
     return RunTool({"/bin/sh", "-ec",
                     absl::StrCat("git() { command git -c user.name=a -c user.email=a@b \"$@\"; }\n"
                                  "build() { cmake -Dout=",
-                                 Out("built.cc"), " -Dtree=", tree, " -P ", MUSTER_SOURCE_DIRECTORY,
+                                 Out("built.cc"), " -Dtree=", tree, " -P ", kSourceDirectory,
                                  "/deploy/write_commit.cmake; }\ncd ", tree, "\n", commands)});
   };
   std::filesystem::create_directories(tree);
@@ -385,7 +385,7 @@ TEST_F(Wheel, IsCalledByTheCommitThatItsProgramNames) {
   EXPECT_EQ(RunTool({kPython, "-c",
                      "import sys; sys.path.insert(0, sys.argv[1]); import parts\n"
                      "print(parts.version_of(sys.argv[2]))",
-                     MUSTER_SOURCE_DIRECTORY "/deploy/wheel", described})
+                     absl::StrCat(kSourceDirectory, "/deploy/wheel"), described})
                 .out,
             absl::StrCat("0.1.0+g", std::string(12, 'a'), "\n"));
 }
@@ -403,7 +403,8 @@ TEST_F(Wheel, IsNotMadeOfAProgramThatNeedsMoreThanItsTagPromises) {
                "import sys; sys.path.insert(0, sys.argv[1]); import parts\n"
                "parts.NEWEST['GLIBC'] = (2, 2)\n"
                "parts.check_runs_on_older_systems('it', parts.content_of(sys.argv[2]))",
-               MUSTER_SOURCE_DIRECTORY "/deploy/wheel", MUSTER_BINARY_DIRECTORY "/muster-train"});
+               absl::StrCat(kSourceDirectory, "/deploy/wheel"),
+               absl::StrCat(kBinaryDirectory, "/muster-train")});
   EXPECT_THAT(checked, ExitsWith(1));
   EXPECT_THAT(checked.err, AllOf(HasSubstr("it would not start on every system of manylinux_2_"),
                                  HasSubstr("libdnnl.so.2"), HasSubstr("GLIBC_2.3")));
@@ -414,11 +415,11 @@ class Unit : public JobTest {
  protected:
   Arguments CommandOf(const std::string& unit,
                       const std::vector<std::pair<absl::string_view, std::string>>& places) const {
-    for (absl::string_view line : absl::StrSplit(
-             ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/systemd/", unit)), '\n')) {
+    for (absl::string_view line :
+         absl::StrSplit(ReadFile(absl::StrCat(kSourceDirectory, "/deploy/systemd/", unit)), '\n')) {
       if (!absl::ConsumePrefix(&line, "ExecStart=/usr/local/bin/")) continue;
       Arguments command = absl::StrSplit(absl::StrReplaceAll(line, places), ' ');
-      command[0] = absl::StrCat(MUSTER_BINARY_DIRECTORY, "/", command[0]);
+      command[0] = absl::StrCat(kBinaryDirectory, "/", command[0]);
       return command;
     }
     return {};

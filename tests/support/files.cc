@@ -13,6 +13,9 @@
 
 namespace muster::testing {
 
+const char* const kSourceDirectory = MUSTER_SOURCE_DIRECTORY;
+const char* const kBinaryDirectory = MUSTER_BINARY_DIRECTORY;
+
 namespace fs = std::filesystem;
 
 TemporaryDirectory::TemporaryDirectory() {

@@ -9,6 +9,11 @@
 
 namespace muster::testing {
 
+// Absolute paths: of the tree, and of the programs that were built. They are here alone, so that
+// tests which were compiled in one clone need not be in another.
+extern const char* const kSourceDirectory;
+extern const char* const kBinaryDirectory;
+
 // A fresh directory, removed with everything in it by the destructor. Its path is short, because
 // Unix socket paths end at 107 bytes.
 class TemporaryDirectory {

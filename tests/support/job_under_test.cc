@@ -17,7 +17,7 @@ constexpr char kMarkName[] = "JOB_UNDER_TEST";
 
 std::string ProgramUnderTest(const char* name) {
   const char* const directory = getenv("MUSTER_TEST_PROGRAMS");
-  return absl::StrCat(directory == nullptr ? MUSTER_BINARY_DIRECTORY : directory, "/", name);
+  return absl::StrCat(directory == nullptr ? kBinaryDirectory : directory, "/", name);
 }
 
 }  // namespace

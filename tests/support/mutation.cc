@@ -1,4 +1,5 @@
 #include "tests/support/mutation.h"
+#include "absl/strings/str_cat.h"
 
 #include <algorithm>
 #include <random>
@@ -64,7 +65,7 @@ class Mutator {
 
 void ForEachMutation(const std::string& corpus, int rounds,
                      const std::function<void(const std::string& text)>& check) {
-  const std::string directory = MUSTER_SOURCE_DIRECTORY "/" + corpus;
+  const std::string directory = absl::StrCat(kSourceDirectory, "/", corpus);
   std::vector<std::string> texts;
   for (const std::string& file : FilesBelow(directory)) {
     texts.push_back(ReadFile(directory + "/" + file));

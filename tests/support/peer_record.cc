@@ -28,7 +28,7 @@ using Json = nlohmann::json;
 constexpr int kRuns = 3;
 
 std::string VersionOf(const std::string& package) {
-  const std::string pins = ReadFile(MUSTER_SOURCE_DIRECTORY "/tests/peers.txt");
+  const std::string pins = ReadFile(absl::StrCat(kSourceDirectory, "/tests/peers.txt"));
   for (absl::string_view line : absl::StrSplit(pins, '\n')) {
     if (absl::ConsumePrefix(&line, absl::StrCat(package, "=="))) return std::string(line);
   }
@@ -93,8 +93,8 @@ bool HasSucceeded(const SubprocessResult& theirs) {
 }
 
 PeerRecord::PeerRecord(const std::string& program, const std::string& package)
-    : path_(absl::StrCat(MUSTER_SOURCE_DIRECTORY "/tests/data/peers/", program, "-",
-                         VersionOf(package), ".json")) {}
+    : path_(absl::StrCat(kSourceDirectory, "/tests/data/peers/", program, "-", VersionOf(package),
+                         ".json")) {}
 
 Json PeerRecord::Outcome(const std::string& part, const std::function<Json()>& run,
                          double tolerance) const {

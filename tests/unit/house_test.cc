@@ -60,7 +60,7 @@ bool IsReadme(const std::string& path) { return EndsWithAny(path, {"README.md"})
 
 std::vector<File> ReadTree() {
   std::vector<File> files;
-  const std::string root = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/");
+  const std::string root = absl::StrCat(kSourceDirectory, "/");
   std::vector<std::string> paths = {"README.md", "CMakeLists.txt", "CMakePresets.json"};
   for (const char* folder :
        {"proto", "rendezvous", "agent", "launcher", "worker_runtime", "tests", "deploy"}) {
@@ -412,9 +412,7 @@ Offenders OffendersOf(const std::vector<File>& files) {
   return found;
 }
 
-std::string ListPath() {
-  return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/unit/house_today.txt");
-}
+std::string ListPath() { return absl::StrCat(kSourceDirectory, "/tests/unit/house_today.txt"); }
 
 Offenders ReadList(const std::string& text) {
   Offenders listed;

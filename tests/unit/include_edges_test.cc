@@ -301,7 +301,7 @@ bool IsSource(const std::string& path) {
 Strings ProductionSources() {
   Strings sources;
   for (const char* folder : {"proto", "rendezvous", "agent", "launcher", "worker_runtime"}) {
-    for (const std::string& file : FilesBelow(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/", folder))) {
+    for (const std::string& file : FilesBelow(absl::StrCat(kSourceDirectory, "/", folder))) {
       if (IsSource(file)) sources.push_back(absl::StrCat(folder, "/", file));
     }
   }
@@ -314,7 +314,7 @@ TEST(IncludeEdges, OfTheTreeAreTheAllowedOnes) {
   Strings violations;
   for (const std::string& path : sources) {
     for (std::string& line :
-         Violations(path, ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/", path)))) {
+         Violations(path, ReadFile(absl::StrCat(kSourceDirectory, "/", path)))) {
       violations.push_back(std::move(line));
     }
   }

@@ -104,7 +104,7 @@ TEST(AgentMetrics, AreAllThatTheDashboardAsksFor) {
   figures.of_node.gpus[0].celsius = 60;
   const std::string told = AgentMetrics(figures);
   const auto dashboard = nlohmann::json::parse(
-      testing::ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/grafana/muster.json")),
+      testing::ReadFile(absl::StrCat(testing::kSourceDirectory, "/deploy/grafana/muster.json")),
       nullptr, false);
   ASSERT_TRUE(dashboard.is_object());
   int num_queries = 0;

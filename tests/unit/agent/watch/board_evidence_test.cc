@@ -130,7 +130,7 @@ TEST(MakeEvidence, FindsWhoHasNotCalledAmongTheRanksOfTheDefaultGroup) {
 // What torch 2.11 has said on a GPU.
 WatchedRank NcclRank(int rank, absl::string_view how) {
   const auto records = ReadTorchRecorders(TorchDumps{testing::ReadFile(
-      absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/unit/agent/watch/recorders/nccl_", how, ".",
+      absl::StrCat(testing::kSourceDirectory, "/tests/unit/agent/watch/recorders/nccl_", how, ".",
                    rank, ".json"))});
   WatchedRank out = TorchRankIn(rank, {});
   out.torch->records = records.value_or(TorchRecords());

@@ -165,7 +165,7 @@ void AddKeys(const nlohmann::json& json, std::set<std::string>& keys) {
 // What the guide says of incident files, up to the diary.
 std::string GuideToIncidents() {
   const std::string guide =
-      testing::ReadFile(absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/deploy/docs/incidents.md"));
+      testing::ReadFile(absl::StrCat(testing::kSourceDirectory, "/deploy/docs/incidents.md"));
   return guide.substr(0, guide.find("## The diary"));
 }
 

@@ -138,7 +138,7 @@ TEST(ReadTorchRecorders, TakesACallThatTwoDumpsHaveOnce) {
 TEST(ReadTorchRecorders, TellsWhereRanksOverNcclHang) {
   const auto dump_of = [](const char* rank) {
     return testing::ReadFile(absl::StrCat(
-        MUSTER_SOURCE_DIRECTORY, "/tests/unit/agent/watch/recorders/nccl_sleep.", rank, ".json"));
+        testing::kSourceDirectory, "/tests/unit/agent/watch/recorders/nccl_sleep.", rank, ".json"));
   };
   const auto waits = ReadTorchRecorders({kEmptyDump, dump_of("0")});
   const auto sleeps = ReadTorchRecorders({kEmptyDump, dump_of("1")});

@@ -58,7 +58,7 @@ const SeedFile kFiles[] = {
 
 std::string SeedText(const std::string& name) {
   return ReadFile(
-      absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/unit/worker_runtime/options/configs/", name));
+      absl::StrCat(testing::kSourceDirectory, "/tests/unit/worker_runtime/options/configs/", name));
 }
 
 struct Outcome {

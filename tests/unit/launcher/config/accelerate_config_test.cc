@@ -1,4 +1,5 @@
 #include "launcher/config/accelerate_config.h"
+#include "absl/strings/str_cat.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,7 +19,8 @@ using ::testing::Not;
 using ::testing::Pair;
 
 std::string ConfigOf(const std::string& name) {
-  return muster::testing::ReadFile(MUSTER_SOURCE_DIRECTORY "/tests/unit/launcher/configs/" + name);
+  return muster::testing::ReadFile(
+      absl::StrCat(testing::kSourceDirectory, "/tests/unit/launcher/configs/", name));
 }
 
 LaunchConfig Read(const std::string& text, const EnvironmentMap& inherited = {}) {

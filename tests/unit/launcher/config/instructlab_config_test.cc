@@ -1,4 +1,5 @@
 #include "launcher/config/instructlab_config.h"
+#include "absl/strings/str_cat.h"
 
 #include <string>
 #include <variant>
@@ -18,8 +19,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::string TheConfig() {
-  return muster::testing::ReadFile(MUSTER_SOURCE_DIRECTORY
-                                   "/tests/unit/launcher/configs/instructlab.yaml");
+  return muster::testing::ReadFile(
+      absl::StrCat(testing::kSourceDirectory, "/tests/unit/launcher/configs/instructlab.yaml"));
 }
 
 LaunchConfig Read(const std::string& text) {

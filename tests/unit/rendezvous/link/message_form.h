@@ -172,7 +172,7 @@ inline std::string Fingerprint(const std::string& name, const std::string& bytes
 }
 
 inline std::string FormFile(const std::string& name) {
-  return absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/tests/unit/rendezvous/", name);
+  return absl::StrCat(testing::kSourceDirectory, "/tests/unit/rendezvous/", name);
 }
 
 // `form` is what is found, `file` where it is written down.

@@ -34,8 +34,8 @@ struct GoldenCase {
 
 std::vector<GoldenCase> GoldenCases() {
   std::vector<GoldenCase> cases;
-  std::istringstream file(
-      ReadFile(MUSTER_SOURCE_DIRECTORY "/tests/unit/worker_runtime/data/sampler_golden.txt"));
+  std::istringstream file(ReadFile(
+      absl::StrCat(kSourceDirectory, "/tests/unit/worker_runtime/data/sampler_golden.txt")));
   GoldenCase c;
   while (std::getline(file, c.line)) {
     std::istringstream fields(c.line);

@@ -15,7 +15,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::IsEmpty;
 
-const std::string kKernels = absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/worker_runtime/kernels/");
+const std::string kKernels = absl::StrCat(kSourceDirectory, "/worker_runtime/kernels/");
 
 // What belongs behind simt.h, or nowhere: the emulator has no twin of it.
 std::vector<std::string> ReachesPast(const std::string& text) {

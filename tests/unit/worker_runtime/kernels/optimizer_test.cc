@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/support/files.h"
 #include "tests/unit/worker_runtime/numbers.h"
@@ -35,8 +36,8 @@ struct GoldenCase {
 
 std::vector<GoldenCase> GoldenCases(const std::string& kind) {
   std::vector<GoldenCase> cases;
-  std::istringstream file(
-      ReadFile(MUSTER_SOURCE_DIRECTORY "/tests/unit/worker_runtime/kernels/optimizer_golden.txt"));
+  std::istringstream file(ReadFile(absl::StrCat(
+      testing::kSourceDirectory, "/tests/unit/worker_runtime/kernels/optimizer_golden.txt")));
   for (GoldenCase c; std::getline(file, c.line);) {
     const std::vector<std::string> words = absl::StrSplit(c.line, ' ');
     if (words.front() != kind) continue;

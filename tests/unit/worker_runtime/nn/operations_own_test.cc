@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 
 TEST(OwnOperation, TakesLessThanThirtyLines) {
   const std::string text = muster::testing::ReadFile(
-      absl::StrCat(MUSTER_SOURCE_DIRECTORY, "/worker_runtime/nn/low_rank.cc"));
+      absl::StrCat(testing::kSourceDirectory, "/worker_runtime/nn/low_rank.cc"));
   const size_t begin = text.find("LowRank::LowRank");
   const size_t end = text.find("}  // namespace", begin);
   ASSERT_NE(end, std::string::npos);

@@ -1,6 +1,7 @@
 // Loss scales and learning rates against DeepSpeed and PyTorch (update_golden.txt, written by
 // make_update_golden.py), and what the groups of a plan say of each parameter.
 #include "worker_runtime/plan/update_plan.h"
+#include "absl/strings/str_cat.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,8 +35,8 @@ using Verdict = LossScaler::Verdict;
 // The lines that begin with `word`, as words.
 std::vector<Words> Golden(const std::string& word) {
   std::vector<Words> lines;
-  std::istringstream file(
-      ReadFile(MUSTER_SOURCE_DIRECTORY "/tests/unit/worker_runtime/plan/update_golden.txt"));
+  std::istringstream file(ReadFile(absl::StrCat(
+      testing::kSourceDirectory, "/tests/unit/worker_runtime/plan/update_golden.txt")));
   for (std::string line; std::getline(file, line);) {
     Words words = absl::StrSplit(line, ' ');
     if (words.front() == word) lines.push_back(std::move(words));
