@@ -10,7 +10,7 @@ import math
 from gates import rooms
 
 PATIENCE = {  # in commits
-    "asan": 120, "tsan": 120, "process tests": 300, "headers and annotations": 300,
+    "asan": 120, "tsan": 120, "process tests": 400, "headers and annotations": 300,
     "clang-tidy": 600,
 }
 
