@@ -1,5 +1,6 @@
 #include "agent/core/stop_ladder.h"
 
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
@@ -88,7 +89,8 @@ bool StopLadder::Climb(WorkerGroup& workers, Turn& turn) {
       GiveUpWorkers(workers, turn);
       return false;
     case Rung::kLingering:
-      if (!AskForNames(grace_deadline_, turn)) EndLingering(turn);
+      if (!AskForNames(std::max(grace_deadline_, turn.now + kNamedWithin), turn))
+        EndLingering(turn);
       return false;
     case Rung::kSweeping:
       rung_ = Rung::kSweepKilled;
@@ -166,10 +168,12 @@ void StopLadder::EndLingering(Turn& turn) {
 }
 
 void StopLadder::NoteLeftovers(const DescendantsNamed& event, Turn& turn) {
-  if (!leftovers_ || event.names.empty()) return;
+  if (!leftovers_) return;
+  if (rung_ == Rung::kLingering) rung_deadline_ = grace_deadline_;
+  if (event.names.empty()) return;
   leftovers_ = absl::StrJoin(event.names, ", ");
   if (rung_ == Rung::kSweepKilled) rung_deadline_ = turn.now;
-  if (rung_ != Rung::kLingering) return;
+  if (rung_ != Rung::kLingering || turn.now >= grace_deadline_) return;
   turn.Say(
       Announce::Level::kInfo, "leftovers",
       absl::StrCat("the workers succeeded and left running: ", *leftovers_, "; waiting up to ",

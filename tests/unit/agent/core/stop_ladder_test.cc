@@ -122,6 +122,22 @@ TEST_F(StopLadderTest, WaitsAfterASuccessForWhatWasLeftRunningAndNamesIt) {
                                      "sweep_descendants SIGTERM"));
 }
 
+// The grace ends as the names are asked for.
+TEST_F(StopLadderTest, WaitsForTheNamesOfWhatItStopsAndNoLonger) {
+  options_.settings.shutdown_timeout = options_.leftover_notice;
+  workers_.NoteEndOfAll();
+  Start(After::kWait);
+  EXPECT_FALSE(Climb());
+  const MonoTime end_of_grace = now();
+  EXPECT_GT(ladder_.deadline(), end_of_grace);
+  ladder_.NoteLeftovers({{"aws s3 cp (pid 4711)"}}, turn_);
+  EXPECT_EQ(ladder_.deadline(), end_of_grace);
+  Effects();
+  EXPECT_FALSE(Climb());
+  EXPECT_THAT(Effects(), ElementsAre(HasSubstr("stopping what the workers left running: aws"),
+                                     "sweep_descendants SIGTERM"));
+}
+
 TEST_F(StopLadderTest, EndsWhatLingersWhenAnotherEndComesUp) {
   workers_.NoteEndOfAll();
   Start(After::kWait);
