@@ -93,6 +93,7 @@ class Gate1:
         gate.must_tests("simulation", simulation, tree, 300, tries=1)
         chosen, _ = self.tests.select("process", lambda test: (
             not {"peers", "long"} & set(test.labels) or test.name in WITH_PYTORCH), "integration")
+        # They wait more than they compute.
         gate.must_tests("process tests", [DEV, "test", "integration", "-j", str(2 * self.jobs),
                                           *chosen], tree, 1800)
         self.release()
@@ -157,7 +158,9 @@ class Gate1:
                 return False
             chosen, number = Tests(tree).select(
                 "room", lambda test: test.room == folder and wanted(test))
-            return number == 0 or self.gate.may_tests(name, ctest(tree, self.jobs, *chosen), tree)
+            if number == 0:
+                return None
+            return self.gate.may_tests(name, ctest(tree, self.jobs, *chosen), tree)
         return look
 
     def other_process_tests(self, program):
@@ -165,9 +168,11 @@ class Gate1:
         chosen, number = self.tests.select("others", lambda test: (
             {"peers", "long"} & set(test.labels) and test.name not in WITH_PYTORCH and
             test.program == program))
+        if number == 0:
+            return None
         if number * SECONDS_OF_A_PEERS_TEST > self.gate.seconds_left():
             return False
-        return number == 0 or self.gate.may_tests(
+        return self.gate.may_tests(
             f"other process tests: {program}",
             ctest(self.tests.tree, self.jobs + 1, *chosen), self.tests.tree)
 

@@ -212,7 +212,8 @@ class Gate:
             running = Running(command, {}, output)
             try:
                 yield
-                running.process.wait(max(0, begin + limit - self.clock.now()))
+                until = min(begin + limit, self.clock.whole)
+                running.process.wait(max(0, until - self.clock.now()))
             except subprocess.TimeoutExpired:
                 pass
             finally:

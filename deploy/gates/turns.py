@@ -24,7 +24,7 @@ class Turns:
 
     def add(self, phase, all_rooms, touched, look):
         """`touched(files)`: the rooms that those files touch, all for None; `look(room)`: whether
-        it held."""
+        it held, None where there was nothing to look at."""
         by_base = collections.defaultdict(set)
         for room in all_rooms:
             by_base[self.proven.last_green(phase, room)].add(room)
@@ -48,8 +48,10 @@ class Turns:
         for turn in list(self.waiting):
             if not has_time():
                 return
-            if turn.look(turn.room):
+            held = turn.look(turn.room)
+            if held or held is None:
                 self.waiting.remove(turn)
+            if held:
                 self.seen.append((turn.phase, turn.room))
 
     def told(self):
