@@ -49,7 +49,7 @@ TEST(RunAll, WithoutAGpuEveryPartSaysThatItWasSkippedAndWhy) {
   const TemporaryDirectory directory;
   const std::string bundle = directory.File("bundle");
   const std::string make = absl::StrCat(kSourceDirectory, "/tests/gpu/make_bundle");
-  const auto made = RunScript({make, bundle, MUSTER_BUILD_DIRECTORY});
+  const auto made = RunScript({make, bundle, Built("..")});
   ASSERT_EQ(made.exit_code, 0) << ToString(made);
   EXPECT_THAT(ReadFile(bundle + "/expected"),
               ::testing::AllOf(HasSubstr("tokens|124M|cudnn|"), HasSubstr("tokens|1.5B|own|"),
@@ -167,7 +167,7 @@ TEST(RunAll, ProgramsOfTheBundleStartWithNothingButTheBundle) {
   BareRoot bare;
   ASSERT_EQ(bare.made().exit_code, 0) << ToString(bare.made());
   const auto made = RunScript({absl::StrCat(kSourceDirectory, "/tests/gpu/make_bundle"),
-                               bare.root() + "/bundle", MUSTER_BUILD_DIRECTORY});
+                               bare.root() + "/bundle", Built("..")});
   ASSERT_EQ(made.exit_code, 0) << ToString(made);
   std::filesystem::create_directories(bare.root() + "/usr/lib/x86_64-linux-gnu");
   WriteFile(bare.root() + "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "");

@@ -53,7 +53,7 @@ class CommitFence : public NodesInNamespaces {
 };
 
 TEST_F(CommitFence, LetsTheNextRoundAlonePublishWhenRankZeroIsCutOff) {
-  StartCommitting(MUSTER_COMMIT_PROBE);
+  StartCommitting(Built("commit_probe"));
   const int first = LinesOf("commits").front().node;
   network_->Cut(first);
   EXPECT_TRUE(SeesRound("refused", 0)) << "rank 0 runs on, and is told: not now";
@@ -81,13 +81,15 @@ TEST_P(CommitFenceOf, TellsNotNowFromNever) {
   ExpectThatRoundsNeverFall();
 }
 
-INSTANTIATE_TEST_SUITE_P(Programs, CommitFenceOf,
-                         ::testing::Values(MUSTER_JOB_PROBE " commit",
-                                           "/usr/bin/python3 " MUSTER_JOB_PROBE_PY " commit"),
-                         [](const auto& program) { return program.index == 0 ? "C" : "Python"; });
+INSTANTIATE_TEST_SUITE_P(
+    Programs, CommitFenceOf,
+    ::testing::Values(Built("job_probe") + " commit",
+                      absl::StrCat("/usr/bin/python3 ", kSourceDirectory,
+                                   "/tests/integration/programs/job_probe.py commit")),
+    [](const auto& program) { return program.index == 0 ? "C" : "Python"; });
 
 TEST_F(CommitFence, SaysNotNowWhileTheServerIsCutOffAndGoesOnBehindIt) {
-  StartCommitting(MUSTER_COMMIT_PROBE);
+  StartCommitting(Built("commit_probe"));
   for (const int node : {1, 2, 3}) network_->Cut(node);
   EXPECT_TRUE(SeesRound("refused", 0));
   const int last = LinesOf("refused").back().step;

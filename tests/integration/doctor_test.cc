@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
 
@@ -21,7 +22,7 @@ class Doctor : public JobTest {
  protected:
   void SetUp() override {
     JobTest::SetUp();
-    std::filesystem::create_symlink(MUSTER_FAKE_NVML, directory() + "/libnvidia-ml.so.1");
+    std::filesystem::create_symlink(Built("libfake_nvml.so"), directory() + "/libnvidia-ml.so.1");
   }
 
   // The mock is found as the driver's library would be.

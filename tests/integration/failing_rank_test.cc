@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
+#include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 
 namespace muster::testing {
@@ -24,7 +25,7 @@ class FailingRank : public JobTest {
   std::vector<std::string> Told(const std::string& how, int expected_exit_code) {
     // A short grace: rank 1 may never end by itself, and the others ignore SIGTERM.
     const SubprocessResult result =
-        Start({"run", "--nproc_per_node=3", "--shutdown_timeout=8", MUSTER_FAILING_RANK, how})
+        Start({"run", "--nproc_per_node=3", "--shutdown_timeout=8", Built("failing_rank"), how})
             .Wait(absl::Seconds(45));
     EXPECT_THAT(result, ExitsWith(expected_exit_code));
     std::vector<std::string> told;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 
 namespace muster::testing {
@@ -36,7 +37,7 @@ TEST_F(GuideProgram, IsShorterThanSixtyLines) {
 
 TEST_F(GuideProgram, TrainsOnTwoRanksToAFallingLossAndLeavesACheckpoint) {
   const SubprocessResult result =
-      Start({"run", "--nproc_per_node=2", MUSTER_GUIDE_PROGRAM, text_}).Wait(absl::Seconds(100));
+      Start({"run", "--nproc_per_node=2", Built("guide_program"), text_}).Wait(absl::Seconds(100));
   EXPECT_THAT(result, ExitsWith(0));
   const double early = LossAfter(result.out, "step  20  loss ");
   const double late = LossAfter(result.out, "step 100  loss ");
@@ -48,7 +49,7 @@ TEST_F(GuideProgram, TrainsOnTwoRanksToAFallingLossAndLeavesACheckpoint) {
 
 TEST_F(GuideProgram, SaysWhichFileIsMissing) {
   const SubprocessResult result =
-      Run({"run", "--nproc_per_node=2", MUSTER_GUIDE_PROGRAM, Out("nothing.txt")});
+      Run({"run", "--nproc_per_node=2", Built("guide_program"), Out("nothing.txt")});
   EXPECT_THAT(result, ExitsWith(1));
   EXPECT_THAT(result.err, HasSubstr("nothing.txt"));
 }

@@ -34,7 +34,7 @@ class HangWatchOfACutNetwork : public NodesInNamespaces {
     for (int node = 1; node <= 2; ++node) {
       // Ranks that see each other's processes share memory. One that is the first process of its
       // own namespace hears of no signal but SIGKILL.
-      Arguments program = {MUSTER_HANGING_RANK, "slow"};
+      Arguments program = {Built("hanging_rank"), "slow"};
       if (node == 2) {
         program = Arguments{"/usr/bin/unshare", "--pid", "--fork", "--kill-child"} + program;
       }

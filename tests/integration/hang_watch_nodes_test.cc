@@ -43,7 +43,7 @@ class HangWatchOverNodes : public SeveralNodes {
   Subprocess StartNode(int node, int num_nodes, const std::string& how, const Arguments& more) {
     return StartStatic(
         node, num_nodes,
-        Arguments{"--log_dir=" + LogsOf(node)} + more + Arguments{MUSTER_HANGING_RANK, how});
+        Arguments{"--log_dir=" + LogsOf(node)} + more + Arguments{Built("hanging_rank"), how});
   }
   std::string LogsOf(int node) const { return Out(absl::StrCat("logs", node)); }
 
@@ -181,7 +181,7 @@ TEST_F(HangWatchOverNodes, GoesOnWithASpareInThePlaceOfTheNodeAtFault) {
   const std::string script = ShellScript(
       "train.sh",
       absl::StrCat("touch $OUT/ready.$RANK\nwhile [ ! -e $OUT/go ]; do sleep 0.1; done\nexec ",
-                   MUSTER_HANGING_RANK, " stops\n"));
+                   Built("hanging_rank"), " stops\n"));
   const auto start = [&](int node) {
     return StartElastic(
         node, "2",
@@ -219,7 +219,7 @@ TEST_F(HangWatchOverNodes, AServerWithoutStateThatIsKilledKnowsAgainWhatWasLearn
   for (const int node : {1, 2}) {
     nodes.push_back(StartElastic(node, "2",
                                  {"--max_restarts=1", "--hang_timeout=20", "--rdzv_conf=is_host=0",
-                                  MUSTER_HANGING_RANK, "learns"}));
+                                  Built("hanging_rank"), "learns"}));
   }
   const auto says_anywhere = [&](const std::string& text) {
     return WaitUntil(

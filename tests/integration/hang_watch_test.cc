@@ -30,7 +30,7 @@ class HangWatch : public JobTest {
  protected:
   Arguments JobWith(const std::string& how, const Arguments& more) const {
     return Arguments{"run", "--nproc_per_node=2", "--rdzv_id=job", "--log_dir=" + Out("logs")} +
-           more + Arguments{MUSTER_HANGING_RANK, how};
+           more + Arguments{Built("hanging_rank"), how};
   }
 
   // The report of the job's only hang; waits until a thread of the agent has written it.
@@ -128,7 +128,7 @@ TEST_F(HangWatch, HearsTheMarksOfProgramsInPythonAndC) {
                  {{"MARKS", absl::StrCat(kSourceDirectory, "/deploy/python")}});
   };
   Subprocess in_python = start("python", script);
-  Subprocess in_c = start("c", MUSTER_MARKS_PROBE);
+  Subprocess in_c = start("c", Built("marks_probe"));
   for (Subprocess* job : {&in_python, &in_c}) {
     const SubprocessResult result = job->Wait(kPatienceWithHangs);
     EXPECT_THAT(result, ExitsWith(0));

@@ -226,7 +226,7 @@ TEST_F(HostsTest, OneHostNeedsNoMeetingPlace) {
 // The real `deepspeed` starts its hosts by pdsh. Both find an `ssh` that knows the test's hosts.
 TEST_F(HostsTest, DeepSpeedsLinesStartTheWorkersThatItStarts) {
   ShellScript("ssh", absl::StrCat("exec /usr/bin/ssh -F ", File("ssh_config"), " \"$@\""));
-  std::filesystem::create_symlink(MUSTER_FAKE_NVML, File("libnvidia-ml.so.1"));
+  std::filesystem::create_symlink(Built("libfake_nvml.so"), File("libnvidia-ml.so.1"));
   const Environment environment = {{"PATH", directory() + ":/usr/bin:/bin"},
                                    {"LD_LIBRARY_PATH", directory()},
                                    {"FAKE_NVML", "num_gpus=2"}};

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 
 namespace muster::testing {
@@ -43,7 +44,7 @@ class Image : public JobTest {
                       absl::StrCat(kSourceDirectory,
                                    "/deploy/docker/"
                                    "image_layout.py"),
-                      absl::StrCat("--build=", MUSTER_BUILD_DIRECTORY), "--out=" + root_})
+                      absl::StrCat("--build=", Built("..")), "--out=" + root_})
             .Wait(absl::Seconds(100));
     ASSERT_THAT(laid, ExitsWith(0));
   }

@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "proto/io/unique_fd.h"
 #include "tests/integration/several_nodes.h"
+#include "tests/support/files.h"
 #include "tests/support/loopback_port.h"
 #include "tests/support/peer_python.h"
 #include "tests/support/prometheus_text.h"
@@ -86,7 +87,7 @@ class Metrics : public SeveralNodes {
 
 TEST_F(Metrics, OfAnAgentTellOfItsRanksToWhoHasTheToken) {
   Subprocess job = Start({"run", "--rdzv_id=here", "--nproc_per_node=2", MetricsOption(),
-                          MUSTER_HANGING_RANK, "slow"});
+                          Built("hanging_rank"), "slow"});
   ASSERT_TRUE(job.WaitForOutput("metrics at http://127.0.0.1:", kLong));
   const std::string token = Token();
   ASSERT_EQ(token.size(), 64u);
@@ -141,7 +142,7 @@ TEST_F(Metrics, AreScrapedByAPrometheus) {
       {MusterdBinary(), "--listen=" + endpoint(), absl::StrCat("--metrics=", daemons.number())});
   ASSERT_TRUE(daemon.WaitForOutput("metrics at", kLong));
   Subprocess job =
-      StartElastic(1, "1", {"--nproc_per_node=2", MetricsOption(), MUSTER_HANGING_RANK, "slow"});
+      StartElastic(1, "1", {"--nproc_per_node=2", MetricsOption(), Built("hanging_rank"), "slow"});
   ASSERT_TRUE(job.WaitForOutput("metrics at", kLong));
   WriteFile(directory() + "/muster.token", Token());
   WriteFile(directory() + "/prometheus.yml",

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 
 namespace muster::testing {
@@ -40,7 +41,7 @@ class Package : public JobTest {
         .Wait(kBuildPatience);
   }
   void Install() const {
-    ASSERT_THAT(RunTool({MUSTER_CMAKE, "--install", MUSTER_BUILD_DIRECTORY, "--prefix", prefix_}),
+    ASSERT_THAT(RunTool({MUSTER_CMAKE, "--install", Built(".."), "--prefix", prefix_}),
                 ExitsWith(0));
   }
   // Returns its path. The compression is light, since a build for daily work is large.
@@ -48,7 +49,7 @@ class Package : public JobTest {
     const char* path = std::getenv("PATH");
     const SubprocessResult made =
         StartProgram(
-            {absl::StrCat(kSourceDirectory, "/deploy/bundle"), MUSTER_BUILD_DIRECTORY, Out(folder)},
+            {absl::StrCat(kSourceDirectory, "/deploy/bundle"), Built(".."), Out(folder)},
             {{"PATH", path == nullptr ? "/usr/bin:/bin" : path}, {"MUSTER_ZSTD_LEVEL", "1"}})
             .Wait(kBuildPatience);
     EXPECT_THAT(made, ExitsWith(0));

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "tests/integration/several_nodes.h"
+#include "tests/support/files.h"
 
 namespace muster::testing {
 namespace {
@@ -63,7 +64,7 @@ TEST_F(Report, PutsTheDiariesOfTwoNodesTogether) {
 
 TEST_F(Report, TellsOfAHangAndExplainExplainsIt) {
   Subprocess job = Start({"run", "--rdzv_id=hangs", "--nproc_per_node=2", LogOption(),
-                          "--watch=report", "--hang_timeout=12", MUSTER_HANGING_RANK, "sleeps"});
+                          "--watch=report", "--hang_timeout=12", Built("hanging_rank"), "sleeps"});
   ASSERT_TRUE(job.WaitForOutput("all of it is in", kLong));
   std::vector<std::string> incidents;
   ASSERT_TRUE(WaitUntil(

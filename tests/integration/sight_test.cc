@@ -118,11 +118,11 @@ TEST_F(Sight, OfSeveralJobsIsALineForEach) {
 }
 
 TEST_F(Sight, FollowsTheStepsOfAJobOnTwoNodes) {
-  Subprocess first = StartElastic(1, "2", {MUSTER_HANGING_RANK, "slow"});
+  Subprocess first = StartElastic(1, "2", {Built("hanging_rank"), "slow"});
   ASSERT_TRUE(first.WaitForOutput("hosting", kLong));
   const SubprocessResult waiting = StatusOnce(kExitJobWaits, Endpoint());
   EXPECT_THAT(waiting.out, HasSubstr("waiting for 1 more of 2 nodes"));
-  Subprocess second = StartElastic(2, "2", {MUSTER_HANGING_RANK, "slow"});
+  Subprocess second = StartElastic(2, "2", {Built("hanging_rank"), "slow"});
   nlohmann::json json;
   EXPECT_TRUE(WaitUntil(
       [&] {
@@ -156,7 +156,7 @@ TEST_F(Sight, NeedsTheSecret) {
 
 TEST_F(Sight, SaysThatARankHangs) {
   Subprocess job = StartHere("hangs", {"--nproc_per_node=2", "--watch=report", "--hang_timeout=12",
-                                       MUSTER_HANGING_RANK, "sleeps"});
+                                       Built("hanging_rank"), "sleeps"});
   const SubprocessResult notice = StatusOnce(kExitJobWaits, {}, {"rank 1 has"});
   EXPECT_THAT(notice.out, HasSubstr("rank 1 has not called"));
   const SubprocessResult verdict = StatusOnce(kExitJobHangs);
@@ -171,15 +171,15 @@ TEST_F(Sight, SaysThatARankHangs) {
 
 TEST_F(Sight, SaysThatAJobGoesOnAfterAVerdict) {
   Subprocess job =
-      StartHere("goes_on", {"--nproc_per_node=2", "--watch=report", MUSTER_HANGING_RANK, "slow"});
+      StartHere("goes_on", {"--nproc_per_node=2", "--watch=report", Built("hanging_rank"), "slow"});
   ExpectHealthyAgainAfterAVerdict();
   EXPECT_TRUE(job.WaitForOutput("it goes on: rank 1 is stopped by a signal", kLong));
   End(job);
 }
 
 TEST_F(Sight, SaysThatAJobOnTwoNodesGoesOnAfterAVerdict) {
-  Subprocess first = StartElastic(1, "2", {"--watch=report", MUSTER_HANGING_RANK, "slow"});
-  Subprocess second = StartElastic(2, "2", {"--watch=report", MUSTER_HANGING_RANK, "slow"});
+  Subprocess first = StartElastic(1, "2", {"--watch=report", Built("hanging_rank"), "slow"});
+  Subprocess second = StartElastic(2, "2", {"--watch=report", Built("hanging_rank"), "slow"});
   ExpectHealthyAgainAfterAVerdict();
   for (Subprocess* node : {&first, &second}) {
     EXPECT_TRUE(node->WaitForOutput("it goes on: rank 1 is stopped by a signal", kLong));

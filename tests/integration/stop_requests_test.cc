@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tests/integration/several_nodes.h"
+#include "tests/support/files.h"
 
 namespace muster::testing {
 namespace {
@@ -24,7 +25,7 @@ class StopRequests : public SeveralNodes {
  protected:
   // Ranks that step together for ever, by files of their attempt; `before` runs first.
   std::string Stepping(const std::string& before = "") const {
-    return ShellScript("train.sh", absl::StrCat(before, "exec ", MUSTER_STEPPING_RANK, "\n"));
+    return ShellScript("train.sh", absl::StrCat(before, "exec ", Built("stepping_rank"), "\n"));
   }
   // The first one hosts the rendezvous.
   std::vector<Subprocess> StartNodes(int count, const std::string& nodes, const Arguments& rest) {

@@ -15,6 +15,7 @@
 #include "proto/base/environment.h"
 #include "tests/integration/several_nodes.h"
 #include "tests/support/fake_agent.h"
+#include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 
 namespace muster::testing {
@@ -109,11 +110,13 @@ TEST_F(StopStep, OfMusterTrainSavesOnAllRanksAndIsGoneOnFromToTheSameBits) {
 }
 
 TEST_F(StopStep, OfAProgramInCIsTheSameOnAllRanks) {
-  ExpectThatRanksOfTheProbeLeaveTogether({MUSTER_JOB_PROBE, "stop"});
+  ExpectThatRanksOfTheProbeLeaveTogether({Built("job_probe"), "stop"});
 }
 
 TEST_F(StopStep, OfAProgramInPythonIsTheSameOnAllRanks) {
-  ExpectThatRanksOfTheProbeLeaveTogether({"/usr/bin/python3", MUSTER_JOB_PROBE_PY, "stop"});
+  ExpectThatRanksOfTheProbeLeaveTogether(
+      {"/usr/bin/python3",
+       absl::StrCat(kSourceDirectory, "/tests/integration/programs/job_probe.py"), "stop"});
 }
 
 TEST_F(StopStep, NeverComesToAProgramInPythonWithoutAnAgent) {
@@ -226,7 +229,9 @@ TEST_F(MusterStop, OfOneNodeLetsTheOthersTrainOnFromTheStepAtWhichAllHaveLeft) {
 }
 
 TEST_F(MusterStop, OfAProgramInPythonOnTwoNodesIsTheSameOnAllRanks) {
-  StartNodes(2, "2", {"/usr/bin/python3", MUSTER_JOB_PROBE_PY, "stop"});
+  StartNodes(2, "2",
+             {"/usr/bin/python3",
+              absl::StrCat(kSourceDirectory, "/tests/integration/programs/job_probe.py"), "stop"});
   ASSERT_TRUE(WaitForOut("step.3.0"));
   ASSERT_TRUE(WaitForOut("step.3.1"));
   const std::string out = StopAndWait();

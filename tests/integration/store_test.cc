@@ -33,7 +33,7 @@ class StoreAcrossNodes : public SeveralNodes {
     for (int node = 1; node <= 2; ++node) {
       agents.push_back(StartElastic(
           node, "2",
-          {"--nproc_per_node=2", "--max_restarts=1", "--no_python", MUSTER_STORE_PROBE}));
+          {"--nproc_per_node=2", "--max_restarts=1", "--no_python", Built("store_probe")}));
     }
     for (const SubprocessResult& result : WaitForAll(agents)) EXPECT_THAT(result, ExitsWith(0));
   }

@@ -62,7 +62,7 @@ class Survive : public SeveralNodes {
 TEST_F(Survive, TheLossOfAWorkerInItsOwnProcesses) {
   const std::string logs = directory() + "/logs";
   Subprocess job = Start({"run", "--nproc_per_node=3", "--max_restarts=2", "--tee=3", "--log_dir",
-                          logs, MUSTER_SURVIVING_RANK});
+                          logs, Built("surviving_rank")});
   const pid_t last_rank = LosesTwo();
   LetThemFinish();
   const SubprocessResult result = job.Wait(kLong);
@@ -97,14 +97,16 @@ TEST_P(SurviveInOtherLanguages, TheLossOfAWorkerInItsOwnProcesses) {
   EXPECT_THAT(job.Wait(kLong), ExitsWith(0));
 }
 
-INSTANTIATE_TEST_SUITE_P(Survive, SurviveInOtherLanguages,
-                         ::testing::Values(MUSTER_JOB_PROBE " rounds",
-                                           "/usr/bin/python3 " MUSTER_JOB_PROBE_PY " rounds"),
-                         [](const auto& info) { return info.index == 0 ? "C" : "Python"; });
+INSTANTIATE_TEST_SUITE_P(
+    Survive, SurviveInOtherLanguages,
+    ::testing::Values(Built("job_probe") + " rounds",
+                      absl::StrCat("/usr/bin/python3 ", kSourceDirectory,
+                                   "/tests/integration/programs/job_probe.py rounds")),
+    [](const auto& info) { return info.index == 0 ? "C" : "Python"; });
 
 TEST_F(Survive, TheLossOfANode) {
   const Arguments job = {"--nproc_per_node=2", "--max_restarts=3",
-                         "--rdzv_conf=last_call_timeout=300", MUSTER_SURVIVING_RANK};
+                         "--rdzv_conf=last_call_timeout=300", Built("surviving_rank")};
   Subprocess stays = StartElastic(1, "1:2", job);
   ASSERT_TRUE(stays.WaitForOutput("1 of 1 to 2 nodes joined"));  // so it hosts the server
   Subprocess goes = StartElastic(2, "1:2", job);
@@ -122,7 +124,7 @@ TEST_F(Survive, TheLossOfANode) {
 
 TEST_F(Survive, TheComingOfANode) {
   const Arguments job = {"--nproc_per_node=1", "--rdzv_conf=last_call_timeout=1",
-                         MUSTER_SURVIVING_RANK};
+                         Built("surviving_rank")};
   Subprocess first = StartElastic(1, "1:2", job);
   const pid_t before = PlaceOf(0, 0).pid;
   Subprocess second = StartElastic(2, "1:2", job);
@@ -135,8 +137,8 @@ TEST_F(Survive, TheComingOfANode) {
 
 // The verdict ends it alone, and the ranks that waited for it go on.
 TEST_F(Survive, ARankThatHangs) {
-  Subprocess job = Start(
-      {"run", "--nproc_per_node=3", "--max_restarts=1", "--hang_timeout=5", MUSTER_SURVIVING_RANK});
+  Subprocess job = Start({"run", "--nproc_per_node=3", "--max_restarts=1", "--hang_timeout=5",
+                          Built("surviving_rank")});
   std::vector<pid_t> before;
   for (const int rank : {0, 1, 2}) before.push_back(PlaceOf(0, rank).pid);
   kill(before[1], SIGSTOP);
@@ -150,7 +152,8 @@ TEST_F(Survive, ARankThatHangs) {
 }
 
 TEST_F(Survive, EndsWhereNoRestartIsLeft) {
-  Subprocess job = Start({"run", "--nproc_per_node=2", "--max_restarts=0", MUSTER_SURVIVING_RANK});
+  Subprocess job =
+      Start({"run", "--nproc_per_node=2", "--max_restarts=0", Built("surviving_rank")});
   const pid_t dies = PlaceOf(0, 1).pid;
   PlaceOf(0, 0);
   kill(dies, SIGKILL);
@@ -159,7 +162,7 @@ TEST_F(Survive, EndsWhereNoRestartIsLeft) {
 
 TEST_F(Survive, OneThatDoesNotLetGoIsReplaced) {
   Subprocess job = Start({"run", "--nproc_per_node=3", "--max_restarts=1", "--shutdown_timeout=4",
-                          MUSTER_SURVIVING_RANK, "deaf"});
+                          Built("surviving_rank"), "deaf"});
   std::vector<pid_t> before;
   for (const int rank : {0, 1, 2}) before.push_back(PlaceOf(0, rank).pid);
   kill(before[1], SIGKILL);
@@ -173,7 +176,7 @@ TEST_F(Survive, OneThatDoesNotLetGoIsReplaced) {
 }
 
 TEST_F(Survive, TheLossOfOneThatAwaitsARoundIsItsOwn) {
-  const Arguments job = {"--nproc_per_node=2", "--max_restarts=3", MUSTER_SURVIVING_RANK};
+  const Arguments job = {"--nproc_per_node=2", "--max_restarts=3", Built("surviving_rank")};
   Subprocess stays = StartElastic(1, "2:2", job);
   ASSERT_TRUE(SaysThatItWaits(stays));
   Subprocess goes = StartElastic(2, "2:2", job);
@@ -192,7 +195,7 @@ TEST_F(Survive, TheLossOfOneThatAwaitsARoundIsItsOwn) {
 }
 
 TEST_F(Survive, AnInterruptEndsThoseThatAwaitARound) {
-  const Arguments job = {"--nproc_per_node=1", "--max_restarts=3", MUSTER_SURVIVING_RANK};
+  const Arguments job = {"--nproc_per_node=1", "--max_restarts=3", Built("surviving_rank")};
   Subprocess stays = StartElastic(1, "2:2", job);
   ASSERT_TRUE(SaysThatItWaits(stays));
   Subprocess goes = StartElastic(2, "2:2", job);
@@ -207,7 +210,7 @@ TEST_F(Survive, AnInterruptEndsThoseThatAwaitARound) {
 }
 
 TEST_F(Survive, AnAgentThatIsKilledTakesThoseThatAwaitARoundWithIt) {
-  const Arguments job = {"--nproc_per_node=1", "--max_restarts=3", MUSTER_SURVIVING_RANK};
+  const Arguments job = {"--nproc_per_node=1", "--max_restarts=3", Built("surviving_rank")};
   Subprocess stays = StartElastic(1, "2:2", job);
   ASSERT_TRUE(SaysThatItWaits(stays));
   Subprocess goes = StartElastic(2, "2:2", job);

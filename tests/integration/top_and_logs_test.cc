@@ -106,7 +106,7 @@ TEST_F(TopAndLogs, TopOnATerminalSortsFiltersResizesAndQuits) {
 }
 
 TEST_F(TopAndLogs, TopShowsGpusAndWhatSlowsThem) {
-  std::filesystem::create_symlink(MUSTER_FAKE_NVML, directory() + "/libnvidia-ml.so.1");
+  std::filesystem::create_symlink(Built("libfake_nvml.so"), directory() + "/libnvidia-ml.so.1");
   Subprocess job =
       Start({"run", "--rdzv_id=gpus", "--nproc_per_node=gpu", Sleeping()},
             {{"LD_LIBRARY_PATH", directory()},

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 
 namespace muster::testing {
@@ -56,7 +57,7 @@ class TrainingBits : public JobTest {
   std::vector<double> LossesOf(int ranks, int steps) {
     const std::string directory = Out(absl::StrCat("ranks", ranks));
     std::filesystem::create_directory(directory);
-    EXPECT_THAT(Start({"run", absl::StrCat("--nproc_per_node=", ranks), MUSTER_PARITY_PROBE,
+    EXPECT_THAT(Start({"run", absl::StrCat("--nproc_per_node=", ranks), Built("parity_probe"),
                        directory, text_, absl::StrCat(steps), absl::StrCat(kMicroBatches)})
                     .Wait(absl::Seconds(100)),
                 ExitsWith(0));

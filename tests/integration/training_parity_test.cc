@@ -15,6 +15,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
 #include "tests/support/peer_record.h"
@@ -70,7 +71,7 @@ class Parity : public JobTest {
   Losses Ours(int num_ranks, const Arguments& rest) const {
     const Arguments command = {"run",
                                absl::StrCat("--nproc_per_node=", num_ranks),
-                               MUSTER_PARITY_PROBE,
+                               Built("parity_probe"),
                                directory_,
                                absl::StrCat(kSourceDirectory, "/tests/data/prose.txt"),
                                absl::StrCat(kSteps)};

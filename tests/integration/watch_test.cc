@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/loopback_port.h"
 #include "tests/support/peer_python.h"
@@ -87,7 +88,8 @@ using Uninterruptible = JobTest;
 
 TEST_F(Uninterruptible, WorkersAreGivenUpAfterTheTimeThatTheVariableAllows) {
   const std::string script = ShellScript(
-      "train.sh", absl::StrCat("[ $RANK = 1 ] || exec sleep 1000\nexec ", MUSTER_UNINTERRUPTIBLE));
+      "train.sh",
+      absl::StrCat("[ $RANK = 1 ] || exec sleep 1000\nexec ", Built("uninterruptible")));
   const SubprocessResult result = Run({"run", "--nproc_per_node=2", script},
                                       {{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "1"}});
   EXPECT_THAT(result, ExitsWith(137));

@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 
 namespace muster::testing {
@@ -126,7 +127,7 @@ class Wheel : public JobTest {
   std::string MakeWheel(const std::string& folder, const std::string& name = "launch") const {
     const SubprocessResult made =
         RunTool({kPython, absl::StrCat(kSourceDirectory, "/deploy/wheel/", name, "_wheel.py"),
-                 absl::StrCat("--build=", MUSTER_BUILD_DIRECTORY), "--out=" + folder});
+                 absl::StrCat("--build=", Built("..")), "--out=" + folder});
     EXPECT_THAT(made, ExitsWith(0));
     return std::string(absl::StripAsciiWhitespace(made.out));
   }

@@ -7,16 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "gtest/gtest.h"
 #include "tests/simulation/scenario_runner.h"
+#include "tests/support/files.h"
 
 namespace muster::simulation {
 namespace {
 
 std::vector<std::filesystem::path> ScenarioFiles() {
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(MUSTER_SCENARIO_DIRECTORY)) {
+  for (const auto& entry : std::filesystem::directory_iterator(
+           absl::StrCat(testing::kSourceDirectory, "/tests/simulation/scenarios"))) {
     if (entry.path().extension() == ".txt") files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
@@ -28,14 +31,14 @@ std::string Read(const std::filesystem::path& file) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-class ScenarioTest : public testing::TestWithParam<std::filesystem::path> {};
+class ScenarioTest : public ::testing::TestWithParam<std::filesystem::path> {};
 
 TEST_P(ScenarioTest, HappensAsWritten) {
   const std::string text = Read(GetParam());
   EXPECT_EQ(RunScenario(text), text) << "if this is meant, run scenario_test --rewrite";
 }
 
-INSTANTIATE_TEST_SUITE_P(Scenarios, ScenarioTest, testing::ValuesIn(ScenarioFiles()),
+INSTANTIATE_TEST_SUITE_P(Scenarios, ScenarioTest, ::testing::ValuesIn(ScenarioFiles()),
                          [](const auto& info) { return info.param.stem().string(); });
 
 TEST(RunScenario, ShowsWhatHappensInThePlaceOfWhatWasExpected) {

@@ -9,12 +9,15 @@
 #include <sstream>
 #include <system_error>
 
+#include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 
 namespace muster::testing {
 
 const char* const kSourceDirectory = MUSTER_SOURCE_DIRECTORY;
 const char* const kBinaryDirectory = MUSTER_BINARY_DIRECTORY;
+
+std::string Built(const std::string& name) { return absl::StrCat(kBinaryDirectory, "/", name); }
 
 namespace fs = std::filesystem;
 

@@ -13,6 +13,8 @@ namespace muster::testing {
 // tests which were compiled in one clone need not be in another.
 extern const char* const kSourceDirectory;
 extern const char* const kBinaryDirectory;
+// The path of a program or library of the build.
+std::string Built(const std::string& name);
 
 // A fresh directory, removed with everything in it by the destructor. Its path is short, because
 // Unix socket paths end at 107 bytes.

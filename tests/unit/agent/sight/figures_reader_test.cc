@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tests/support/fake_nvml.h"
+#include "tests/support/files.h"
 
 namespace muster::agent {
 namespace {
@@ -17,7 +18,7 @@ using ::testing::SizeIs;
 class Figures : public ::testing::Test {
  protected:
   void SetUp() override {
-    library_ = dlopen(MUSTER_FAKE_NVML, RTLD_NOW | RTLD_LOCAL);
+    library_ = dlopen(testing::Built("libfake_nvml.so").c_str(), RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(library_, nullptr) << dlerror();
     nvml_ = reinterpret_cast<FakeNvmlFunction>(dlsym(library_, "fake_nvml"))();
   }
@@ -30,7 +31,7 @@ class Figures : public ::testing::Test {
 
   void* library_ = nullptr;
   FakeNvml* nvml_ = nullptr;
-  FiguresReader reader_{{.nvml = MUSTER_FAKE_NVML}};
+  FiguresReader reader_{{.nvml = testing::Built("libfake_nvml.so")}};
 };
 
 TEST_F(Figures, OfAProcessAreItsUseOfProcessorAndMemory) {

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/fake_nvml.h"
+#include "tests/support/files.h"
 
 namespace muster::agent {
 namespace {
@@ -23,7 +24,7 @@ using ::testing::SizeIs;
 class GpuLookTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    library_ = ::dlopen(MUSTER_FAKE_NVML, RTLD_NOW | RTLD_LOCAL);
+    library_ = ::dlopen(testing::Built("libfake_nvml.so").c_str(), RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(library_, nullptr) << ::dlerror();
     state_ = reinterpret_cast<FakeNvmlFunction>(::dlsym(library_, "fake_nvml"))();
     new (state_) FakeNvml();
@@ -48,7 +49,8 @@ class GpuLookTest : public ::testing::Test {
     return ranks[0].doing;
   }
 
-  GpuLookOptions options_ = {.library = MUSTER_FAKE_NVML, .between = absl::Milliseconds(10)};
+  GpuLookOptions options_ = {.library = testing::Built("libfake_nvml.so"),
+                             .between = absl::Milliseconds(10)};
 
   void* library_ = nullptr;
   FakeNvml* state_ = nullptr;
@@ -114,7 +116,7 @@ TEST_F(GpuLookTest, WithoutTheLibraryNothingIsSaid) {
 TEST_F(GpuLookTest, SeesAllGpusThatThisProcessMayUse) {
   state_->num_gpus = 4;
   gpu(1).is_hidden = true;
-  const Nvml nvml(MUSTER_FAKE_NVML);
+  const Nvml nvml(testing::Built("libfake_nvml.so"));
   EXPECT_THAT(LookAtGpus(nvml, MonoNow()), SizeIs(3));
 }
 

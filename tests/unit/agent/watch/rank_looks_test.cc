@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "proto/base/mono_time.h"
 #include "tests/support/fake_nvml.h"
+#include "tests/support/files.h"
 
 namespace muster::agent {
 namespace {
@@ -25,7 +26,7 @@ constexpr absl::Duration kLong = absl::Minutes(2);
 class RankLooksTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    library_ = ::dlopen(MUSTER_FAKE_NVML, RTLD_NOW | RTLD_LOCAL);
+    library_ = ::dlopen(testing::Built("libfake_nvml.so").c_str(), RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(library_, nullptr) << ::dlerror();
     state_ = reinterpret_cast<FakeNvmlFunction>(::dlsym(library_, "fake_nvml"))();
     new (state_) FakeNvml();
@@ -37,7 +38,9 @@ class RankLooksTest : public ::testing::Test {
     ::dlclose(library_);
   }
   hangs::RankReport Look(LookDepth depth, RankLookTimes times) {
-    RankLooks looks(loop_, times, {.library = MUSTER_FAKE_NVML, .between = absl::Milliseconds(1)});
+    RankLooks looks(
+        loop_, times,
+        {.library = testing::Built("libfake_nvml.so"), .between = absl::Milliseconds(1)});
     std::optional<RankLooks::Ranks> seen;
     looks.Take(depth, {{.rank = 3, .pid = ::getpid(), .doing = "asleep"}},
                [&](RankLooks::Ranks ranks) { seen = std::move(ranks); });

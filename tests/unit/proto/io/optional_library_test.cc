@@ -37,7 +37,8 @@ class OptionalLibraryTest : public ::testing::Test {
   // An environment with that package, which holds the library.
   std::string Install(const std::string& environment, const std::string& package) const {
     const std::string folder = MakeFolder(absl::StrCat(environment, kPackages, package, "/lib"));
-    fs::copy_file(MUSTER_FAKE_LIBRARY, absl::StrCat(folder, "/", kFileName));
+    fs::copy_file(testing::Built("libfake_optional_library.so"),
+                  absl::StrCat(folder, "/", kFileName));
     return folder;
   }
   std::string MakeFolder(const std::string& name) const {
@@ -65,7 +66,7 @@ TEST_F(OptionalLibraryTest, IsTakenFromAFolderWhereTheDynamicLoaderKnowsNone) {
 
 TEST_F(OptionalLibraryTest, IsTheDynamicLoadersWhereItKnowsOne) {
   const std::string folder = MakeFolder("folder");
-  fs::copy_file(MUSTER_FAKE_LIBRARY, folder + "/libm.so.6");
+  fs::copy_file(testing::Built("libfake_optional_library.so"), folder + "/libm.so.6");
   LibrarySearch search = SearchIn({folder});
   search.file_names = {"libm.so.6"};
   const auto library = OptionalLibrary::Open(search);
@@ -84,10 +85,10 @@ TEST_F(OptionalLibraryTest, IsTakenFromTheNextFolderWhereAFileIsBroken) {
 
 TEST_F(OptionalLibraryTest, IsTheLastPathWhereNothingElseIsThere) {
   LibrarySearch search = SearchIn({});
-  search.last_path = MUSTER_FAKE_LIBRARY;
+  search.last_path = testing::Built("libfake_optional_library.so");
   const auto library = OptionalLibrary::Open(search);
   ASSERT_THAT(library, IsOk());
-  EXPECT_EQ(library->path(), MUSTER_FAKE_LIBRARY);
+  EXPECT_EQ(library->path(), testing::Built("libfake_optional_library.so"));
 }
 
 TEST_F(OptionalLibraryTest, SaysAllThatWasTried) {

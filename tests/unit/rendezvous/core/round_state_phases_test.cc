@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 #include "rendezvous/core/round_state.h"
+#include "tests/support/files.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -44,7 +45,7 @@ std::set<std::string> Transitions(std::istream& text) {
 }
 
 TEST(JobPhaseTable, IsTheOneInTheGuide) {
-  std::ifstream guide(MUSTER_SOURCE_DIR "/deploy/docs/architecture.md");
+  std::ifstream guide(absl::StrCat(testing::kSourceDirectory, "/deploy/docs/architecture.md"));
   ASSERT_TRUE(guide.is_open());
   std::istringstream table(PhaseTable());
   EXPECT_EQ(Transitions(guide), Transitions(table));
