@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/words.h"
+#include "rendezvous/hangs/evidence/call_order.h"
 #include "rendezvous/hangs/evidence/diagnosis.h"
 
 namespace muster::hangs {
@@ -43,8 +45,8 @@ std::string InWords(const EvidenceIndex& index, const Stall& stall, int rank) {
 class Judge {
  public:
   Judge(const EvidenceIndex& index, const std::vector<Stall>& stalls,
-        const std::vector<Transfer>& transfers, const Circle& circle)
-      : index_(index), stalls_(stalls), transfers_(transfers), circle_(circle) {
+        const std::vector<Transfer>& transfers, const WaitGraph& graph, const Circle& circle)
+      : index_(index), stalls_(stalls), transfers_(transfers), graph_(graph), circle_(circle) {
     for (const Transfer& transfer : transfers) in_transfers_.insert(transfer.from);
   }
 
@@ -102,17 +104,63 @@ class Judge {
       }
     }
     const bool is_one = sides[few].size() == 1;
+    const std::string theirs = InWords(index_, *stalls[1 - few], sides[1 - few].front());
+    const bool call_both = std::all_of(sides[few].begin(), sides[few].end(), [&](int i) {
+      return HasCalledAny(i, stalls[1 - few]->group);
+    });
+    const std::string how =
+        call_both
+            ? absl::StrCat(is_one ? "it uses" : "they use", " the two groups in the opposite order")
+            : absl::StrCat(is_one ? "it has" : "they have", " called nothing in group ",
+                           index_.group(stalls[1 - few]->group).name);
     return {.culprits = sides[few],
             .words = absl::StrCat(
                 RanksInWords(index_.NumbersOf(sides[few])), is_one ? " waits" : " wait", " in ",
                 InWords(index_, *stalls[few], sides[few].front()), " where ",
-                RanksInWords(index_.NumbersOf(sides[1 - few])), " wait in ",
-                InWords(index_, *stalls[1 - few], sides[1 - few].front()), ": ",
-                is_one ? "it uses" : "they use", " the two groups in the opposite order")};
+                RanksInWords(index_.NumbersOf(sides[1 - few])), " wait in ", theirs, ": ", how)};
+  }
+
+  // It has to be missing in a group in which others wait: a fact, beside the order of all calls.
+  CircleBreak OutOfOrder() const {
+    // A rank of a mesh through which all circles go may be the only one in its group that is right.
+    const auto out_of_order = FindRanksOutOfOrder(index_, GroupsOf(circle_.stalls), circle_.ranks);
+    std::optional<int> found;
+    if (!out_of_order) {
+      found = graph_.OnlyNodeOfAllCircles(circle_.nodes, index_.num_ranks());
+    } else if (out_of_order->size() == 1) {
+      found = out_of_order->front();
+    }
+    if (!found) return {};
+    const Stall* missed = nullptr;
+    for (const int s : circle_.stalls) {
+      const Stall& stall = stalls_[s];
+      if (!Holds(stall.missing, *found)) continue;
+      if (missed == nullptr || stall.waiting.size() > missed->waiting.size()) missed = &stall;
+    }
+    if (missed == nullptr) return {};
+    return {
+        .culprits = {*found},
+        .words = absl::StrCat(NameOf(*found), " has not called ",
+                              InWords(index_, *missed, missed->waiting.front()), ", in which ",
+                              RanksInWords(index_.NumbersOf(missed->waiting)),
+                              missed->waiting.size() == 1 ? " waits" : " wait", ", and waits in ",
+                              WhereIs(*found), ": without it, no ranks wait in a circle"),
+        .is_sure = out_of_order.has_value()};
   }
 
  private:
   std::string NameOf(int i) const { return absl::StrCat("rank ", index_.rank(i).rank); }
+  std::vector<int> GroupsOf(const std::vector<int>& stalls) const {
+    std::vector<int> groups;
+    for (const int s : stalls) groups.push_back(stalls_[s].group);
+    return groups;
+  }
+  bool HasCalledAny(int i, int group) const {
+    const auto& records = index_.records(group);
+    return std::any_of(records.begin(), records.end(), [i](const auto& entry) {
+      return entry.first == i && entry.second->num_issued > 0;
+    });
+  }
   // The collective of the circle in which it waits.
   std::string WhereIs(int i) const {
     for (const int s : circle_.stalls) {
@@ -124,6 +172,7 @@ class Judge {
   const EvidenceIndex& index_;
   const std::vector<Stall>& stalls_;
   const std::vector<Transfer>& transfers_;
+  const WaitGraph& graph_;
   const Circle& circle_;
   absl::btree_set<int> in_transfers_;  // ranks that wait in one
 };
@@ -142,10 +191,11 @@ std::string AnswerTo(const Operation& transfer) {
 }
 
 CircleBreak FindBreak(const EvidenceIndex& index, const std::vector<Stall>& stalls,
-                      const std::vector<Transfer>& transfers, const Circle& circle) {
-  const Judge judge(index, stalls, transfers, circle);
-  for (const CircleBreak& found :
-       {judge.WithoutATransfer(), judge.WithoutANewGroup(), judge.InAnotherOrder()}) {
+                      const std::vector<Transfer>& transfers, const WaitGraph& graph,
+                      const Circle& circle) {
+  const Judge judge(index, stalls, transfers, graph, circle);
+  for (const CircleBreak& found : {judge.WithoutATransfer(), judge.WithoutANewGroup(),
+                                   judge.InAnotherOrder(), judge.OutOfOrder()}) {
     if (!found.culprits.empty()) return found;
   }
   return {};

@@ -340,7 +340,7 @@ class Detective {
   }
 
   void OfCircle(const std::vector<int>& nodes, End& out) const {
-    Circle circle;
+    Circle circle{.nodes = nodes};
     for (const int node : nodes) {
       if (node < index_.num_ranks()) circle.ranks.push_back(node);
       const int stall = node - index_.num_ranks();
@@ -349,10 +349,11 @@ class Detective {
     Diagnosis& found = out.diagnosis;
     found.finding = Finding::kCircle;
     found.can_heal = !AllTellWaits(nodes);
-    const CircleBreak closed_by = FindBreak(index_, stalls_, transfers_, circle);
+    const CircleBreak closed_by = FindBreak(index_, stalls_, transfers_, *graph_, circle);
     if (closed_by.culprits.empty()) return;
     found.culprits = index_.NumbersOf(closed_by.culprits);
     found.words = closed_by.words;
+    if (!closed_by.is_sure) found.confidence = kTieConfidence;
     out.stall = closed_by.stall;
     if (closed_by.stall == CircleBreak::kNothing && closed_by.transfer == CircleBreak::kNothing) {
       return;

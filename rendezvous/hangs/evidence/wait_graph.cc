@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <utility>
 
 namespace muster::hangs {
 namespace {
@@ -124,6 +125,64 @@ std::vector<bool> WaitGraph::Reach(const std::vector<int>& targets) const {
     }
   }
   return reaches;
+}
+
+std::vector<int> WaitGraph::FindCircle(const std::vector<bool>& is_marked) const {
+  std::vector<bool> seen(num_nodes(), false);
+  std::vector<bool> is_on_path(num_nodes(), false);
+  std::vector<std::pair<int, size_t>> path;  // with the next edge of each
+  for (int root = 0; root < num_nodes(); ++root) {
+    if (seen[root] || !is_marked[root]) continue;
+    path.emplace_back(root, 0);
+    seen[root] = is_on_path[root] = true;
+    while (!path.empty()) {
+      auto& [node, next_edge] = path.back();
+      if (next_edge == out_[node].size()) {
+        is_on_path[node] = false;
+        path.pop_back();
+        continue;
+      }
+      const int to = out_[node][next_edge++];
+      if (is_on_path[to]) {
+        std::vector<int> circle;
+        do {
+          circle.push_back(path.back().first);
+          path.pop_back();
+        } while (circle.back() != to);
+        return circle;
+      }
+      if (seen[to] || !is_marked[to]) continue;
+      path.emplace_back(to, 0);
+      seen[to] = is_on_path[to] = true;
+    }
+  }
+  return {};
+}
+
+std::optional<int> WaitGraph::OnlyNodeOfAllCircles(const std::vector<int>& nodes, int end) const {
+  constexpr int kTriesMax = 32;  // each takes out one that may be it, and all off another circle
+  std::vector<bool> is_marked(num_nodes(), false);
+  for (const int node : nodes) is_marked[node] = true;
+  std::vector<int> possible = FindCircle(is_marked);
+  std::erase_if(possible, [end](int node) { return node >= end; });
+  std::optional<int> found;
+  for (int tries = 0; !possible.empty(); ++tries) {
+    if (tries == kTriesMax) return std::nullopt;
+    const int node = possible.back();
+    possible.pop_back();
+    is_marked[node] = false;
+    std::vector<int> left = FindCircle(is_marked);
+    is_marked[node] = true;
+    if (left.empty()) {
+      if (found) return std::nullopt;
+      found = node;
+      continue;
+    }
+    std::sort(left.begin(), left.end());
+    std::erase_if(possible,
+                  [&](int other) { return !std::binary_search(left.begin(), left.end(), other); });
+  }
+  return found;
 }
 
 std::vector<int> WaitGraph::PathTo(int from, const std::vector<int>& targets) const {

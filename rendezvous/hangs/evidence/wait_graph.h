@@ -4,6 +4,7 @@
 // Source: Tarjan, "Depth-first search and linear graph algorithms", 1972.
 #pragma once
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -24,10 +25,17 @@ class WaitGraph {
   // One entry per node: whether one of `targets` can be reached from it (a target from itself).
   std::vector<bool> Reach(const std::vector<int>& targets) const;
 
+  // The node below `end` that all circles among `nodes` go through, where there is exactly one and
+  // a few tries find it.
+  std::optional<int> OnlyNodeOfAllCircles(const std::vector<int>& nodes, int end) const;
+
   // Nodes from `from` to the nearest of `targets`, both included; empty if there is no way.
   std::vector<int> PathTo(int from, const std::vector<int>& targets) const;
 
  private:
+  // The nodes of some circle among those that are marked; empty: there is none.
+  std::vector<int> FindCircle(const std::vector<bool>& is_marked) const;
+
   std::vector<std::vector<int>> out_;
 };
 

@@ -18,6 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr int kCalled = 12;  // the operation that hangs
@@ -246,8 +247,11 @@ TEST_P(TorchVerdicts, BeginWithTheOneThatIsIdleWhereAReceiveIsFromNobodyKnows) {
 TEST_P(TorchVerdicts, NameTheFewerThatUseTwoGroupsInTheOppositeOrder) {
   const int a = job_.AddGroup("dp 1", Everyone());
   const int b = job_.AddGroup("dp 2", Everyone());
-  OthersCall(1, a, Call(OperationKind::kAllReduce, 0));
-  job_.Called(1, b, Call(OperationKind::kAllReduce, 0));
+  for (const int r : Everyone()) {
+    for (const int group : {a, b}) job_.Called(r, group, Done(Call(OperationKind::kAllReduce, 0)));
+  }
+  OthersCall(1, a, Call(OperationKind::kAllReduce, 1));
+  job_.Called(1, b, Call(OperationKind::kAllReduce, 1));
   const Diagnosis found = Found();
   EXPECT_EQ(found.finding, Finding::kCircle);
   if (IsTie()) {
@@ -258,10 +262,25 @@ TEST_P(TorchVerdicts, NameTheFewerThatUseTwoGroupsInTheOppositeOrder) {
   EXPECT_THAT(found.culprits, ElementsAre(1));
   EXPECT_EQ(
       found.Describe(),
-      absl::StrCat("rank 1 waits in all_reduce #0 (group dp 2, 4096 bytes f32) where ", Others(1),
-                   " wait in all_reduce #0 (group dp 1, 4096 bytes f32): it uses "
+      absl::StrCat("rank 1 waits in all_reduce #1 (group dp 2, 4096 bytes f32) where ", Others(1),
+                   " wait in all_reduce #1 (group dp 1, 4096 bytes f32): it uses "
                    "the two groups in the opposite order; ",
                    WaitInWords(1)));
+}
+
+TEST_P(TorchVerdicts, SpeakOfNoOrderWhereARankHasCalledOneOfTwoGroupsAlone) {
+  const int a = job_.AddGroup("dp 1", Everyone());
+  const int b = job_.AddGroup("dp 2", Everyone());
+  OthersCall(1, a, Call(OperationKind::kAllReduce, 0));
+  job_.Called(1, b, Call(OperationKind::kAllReduce, 0));
+  const std::string words = Found().Describe();
+  EXPECT_THAT(words, Not(HasSubstr("opposite order")));
+  if (IsTie()) return;
+  EXPECT_THAT(words,
+              HasSubstr(absl::StrCat(
+                  "rank 1 waits in all_reduce #0 (group dp 2, 4096 bytes f32) where ", Others(1),
+                  " wait in all_reduce #0 (group dp 1, 4096 bytes f32): it has "
+                  "called nothing in group dp 1; ")));
 }
 
 TEST_P(TorchVerdicts, BeginWithARankThatIsStopped) {
