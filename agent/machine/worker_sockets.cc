@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/container/btree_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -35,6 +36,34 @@ std::optional<std::string> ParseAddress(absl::string_view hex) {
   if (::inet_ntop(is_v4 ? AF_INET : AF_INET6, bytes, text, sizeof text) == nullptr)
     return std::nullopt;
   return text;
+}
+
+// Those in a state of which `is_wanted` says that they are wanted, by them and their remote port.
+std::vector<LocalSocket> FindSockets(
+    absl::string_view proc_net_tcp, TcpState wanted,
+    absl::FunctionRef<bool(const LocalSocket&, int remote_port)> is_wanted) {
+  constexpr size_t kLocal = 1, kRemote = 2, kState = 3, kInode = 9;
+  std::vector<LocalSocket> sockets;
+  for (absl::string_view line : absl::StrSplit(proc_net_tcp, '\n')) {
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, ' ', absl::SkipWhitespace());
+    if (fields.size() <= kInode) continue;
+    const std::pair<absl::string_view, absl::string_view> local =
+        absl::StrSplit(fields[kLocal], ':');
+    const std::pair<absl::string_view, absl::string_view> remote =
+        absl::StrSplit(fields[kRemote], ':');
+    int state, port;
+    LocalSocket socket;
+    const std::optional<std::string> address = ParseAddress(local.first);
+    if (!address || !absl::SimpleHexAtoi(fields[kState], &state) ||
+        state != static_cast<int>(wanted) || !absl::SimpleHexAtoi(remote.second, &port) ||
+        !absl::SimpleHexAtoi(local.second, &socket.port) || !is_wanted(socket, port) ||
+        !absl::SimpleAtoi(fields[kInode], &socket.inode) || socket.inode == 0) {
+      continue;
+    }
+    socket.address = *address;
+    sockets.push_back(std::move(socket));
+  }
+  return sockets;
 }
 
 using SocketsByInode = absl::btree_map<uint64_t, LocalSocket>;
@@ -77,28 +106,13 @@ void TakeSocketsOf(pid_t pid, size_t worker, SocketsByInode& sockets,
 
 std::vector<LocalSocket> FindConnectionsTo(absl::string_view proc_net_tcp, int remote_port,
                                            TcpState wanted) {
-  constexpr size_t kLocal = 1, kRemote = 2, kState = 3, kInode = 9;
-  std::vector<LocalSocket> sockets;
-  for (absl::string_view line : absl::StrSplit(proc_net_tcp, '\n')) {
-    const std::vector<absl::string_view> fields = absl::StrSplit(line, ' ', absl::SkipWhitespace());
-    if (fields.size() <= kInode) continue;
-    const std::pair<absl::string_view, absl::string_view> local =
-        absl::StrSplit(fields[kLocal], ':');
-    const std::pair<absl::string_view, absl::string_view> remote =
-        absl::StrSplit(fields[kRemote], ':');
-    int state, port;
-    LocalSocket socket;
-    const std::optional<std::string> address = ParseAddress(local.first);
-    if (!address || !absl::SimpleHexAtoi(fields[kState], &state) ||
-        state != static_cast<int>(wanted) || !absl::SimpleHexAtoi(remote.second, &port) ||
-        port != remote_port || !absl::SimpleHexAtoi(local.second, &socket.port) ||
-        !absl::SimpleAtoi(fields[kInode], &socket.inode) || socket.inode == 0) {
-      continue;
-    }
-    socket.address = *address;
-    sockets.push_back(std::move(socket));
-  }
-  return sockets;
+  return FindSockets(proc_net_tcp, wanted,
+                     [&](const LocalSocket&, int port) { return port == remote_port; });
+}
+
+std::vector<LocalSocket> FindListeners(absl::string_view proc_net_tcp, int port) {
+  return FindSockets(proc_net_tcp, TcpState::kListening,
+                     [&](const LocalSocket& socket, int) { return socket.port == port; });
 }
 
 std::vector<WorkerSocket> FindWorkerSockets(absl::Span<const pid_t> workers, int remote_port) {

@@ -21,7 +21,7 @@ struct LocalSocket {
 };
 
 // The numbers are the kernel's.
-enum class TcpState { kEstablished = 1, kSynSent = 2 };
+enum class TcpState { kEstablished = 1, kSynSent = 2, kListening = 10 };
 
 // The connections to `remote_port` of any machine, of the text of /proc/net/tcp or tcp6. Lines that
 // are none are passed over.
@@ -31,7 +31,10 @@ enum class TcpState { kEstablished = 1, kSynSent = 2 };
 std::vector<LocalSocket> FindConnectionsTo(absl::string_view proc_net_tcp, int remote_port,
                                            TcpState state = TcpState::kEstablished);
 
-// One of them, held by a worker or by a process below it.
+// The sockets that listen at `port`; as above.
+std::vector<LocalSocket> FindListeners(absl::string_view proc_net_tcp, int port);
+
+// A connection, held by a worker or by a process below it.
 struct WorkerSocket {
   size_t worker = 0;  // index into `workers`
   std::string address;

@@ -13,10 +13,12 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "agent/machine/worker_sockets.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/numeric_address.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/host_name.h"
+#include "proto/io/read_file.h"
 #include "proto/io/unique_fd.h"
 
 namespace muster::launcher {
@@ -90,6 +92,20 @@ absl::StatusOr<SocketAddress> RouteSource(const SocketAddress& to) {
   return source;
 }
 
+// Whether a socket of this machine listens at the endpoint, or at all addresses. It is not
+// connected to: a server would take that for a stranger that leaves again.
+bool HasListener(const ResolvedEndpoint& endpoint) {
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    for (const agent::LocalSocket& each : agent::FindListeners(TextOf(path), endpoint.port)) {
+      const bool is_at_all = each.address == "0.0.0.0" || each.address == "::";
+      if (is_at_all || BytesOfAddress(each.address) == BytesOfAddress(endpoint.address)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint, absl::Duration patience,
@@ -119,8 +135,10 @@ absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint, absl:
 }
 
 bool IsServedHere(const ResolvedEndpoint& endpoint) {
+  if (!endpoint.is_local) return false;
+  if (HasListener(endpoint)) return true;
   absl::StatusOr<std::vector<SocketAddress>> addresses = Lookup(endpoint.address);
-  if (!endpoint.is_local || !addresses.ok()) return false;
+  if (!addresses.ok()) return false;
   SocketAddress& address = addresses->front();
   SetPort(address, endpoint.port);
   const UniqueFd fd(socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -32,7 +32,8 @@ using OnWait = std::function<void(const absl::Status&)>;
 absl::StatusOr<ResolvedEndpoint> ResolveEndpoint(const Endpoint& endpoint, absl::Duration patience,
                                                  const OnWait& on_wait);
 
-// Whether somebody listens at an address of this machine.
+// Whether somebody listens at an address of this machine. Connects only where /proc tells of no
+// socket that listens there, as where the kernel passes the port on to a container.
 bool IsServedHere(const ResolvedEndpoint& endpoint);
 
 // Whether `host` is localhost, this machine's own name, or a name or number of an address it has.

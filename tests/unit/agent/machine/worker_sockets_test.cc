@@ -50,6 +50,17 @@ TEST(FindConnectionsTo, PassesOverListenersRemnantsAndWhatItCannotRead) {
   EXPECT_THAT(FindConnectionsTo(text, 29500), IsEmpty());
 }
 
+TEST(FindListeners, ReadsThoseOfAPortAtAnyAddress) {
+  const std::string text =
+      absl::StrCat(kHeader,
+                   "   0: 0100007F:733C 00000000:0000 0A 0:0 00:0 0  1000  0 77 1\n"
+                   "   1: 00000000:733C 00000000:0000 0A 0:0 00:0 0  1000  0 78 1\n"
+                   "   2: 0100007F:733D 00000000:0000 0A 0:0 00:0 0  1000  0 79 1\n"
+                   "   3: 0100007F:733C 0100007F:9D78 01 0:0 00:0 0  1000  0 80 1\n");
+  EXPECT_THAT(FindListeners(text, 29500),
+              ElementsAre(LocalSocket{77, "127.0.0.1", 29500}, LocalSocket{78, "0.0.0.0", 29500}));
+}
+
 TEST(FindConnectionsTo, TellsAConnectionThatHasNoAnswerYet) {
   const std::string text =
       absl::StrCat(kHeader, "   0: 0700000A:9D78 0100000A:733C 02 0:1 01:60 2  1000  0 77 1\n");
