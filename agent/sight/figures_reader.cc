@@ -156,7 +156,7 @@ struct FiguresReader::State {
 
   void ReadProcess(MonoTime now, status::RankFigures& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     static const auto ticks_per_second = static_cast<double>(::sysconf(_SC_CLK_TCK));
-    const std::optional<ProcessUse> use = UseOfTree(rank.pid, options.proc);
+    const std::optional<ProcessUse> use = UseOfTree(rank.pid, CountedThreads::kAll, options.proc);
     if (!use) return;
     const auto before = uses.find(rank.pid);
     if (before != uses.end() && now > before->second.at) {

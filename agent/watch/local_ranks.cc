@@ -200,7 +200,7 @@ void LocalRanks::AddEvidence(MonoTime now, hangs::NodeDetails& out) {
 
 void LocalRanks::NoteUse(int pid, Worker& worker, MonoTime now) {
   constexpr absl::Duration kPause = absl::Seconds(3);
-  const std::optional<ProcessUse> use = UseOfTree(pid);
+  const std::optional<ProcessUse> use = UseOfTree(pid, CountedThreads::kOwn);
   const std::optional<ProcessUse> before = std::exchange(worker.use, use);
   const absl::Duration elapsed =
       worker.look_before ? now - worker.look_before->at : absl::ZeroDuration();
@@ -217,7 +217,7 @@ void LocalRanks::Look(int pid, Worker& worker, MonoTime now) {
     return;
   }
   if (worker.look && now - worker.look->at < kSameLook) return;
-  worker.look_before = std::exchange(worker.look, LookAtProcess(pid, now));
+  worker.look_before = std::exchange(worker.look, LookAtProcess(pid, now, CountedThreads::kOwn));
   if (worker.look) NoteUse(pid, worker, now);
 }
 

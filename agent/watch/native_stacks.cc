@@ -95,7 +95,7 @@ bool HasUninterruptibleThread(pid_t pid) {
   while (const dirent* entry = readdir(directory.get())) {
     int thread = 0;
     if (!absl::SimpleAtoi(entry->d_name, &thread)) continue;
-    const auto look = LookAtProcess(thread, MonoTime(), tasks);
+    const auto look = LookAtProcess(thread, MonoTime(), CountedThreads::kAll, tasks);
     if (look && look->state == 'D') return true;
   }
   return false;

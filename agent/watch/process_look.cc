@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <iterator>
+#include <system_error>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -16,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "agent/machine/descendants.h"
+#include "agent/watch/torch_hook.h"
 #include "proto/io/read_file.h"
 
 namespace muster::agent {
@@ -70,15 +73,63 @@ std::string WaitInWords(const ProcessLook& look) {
 
 // Fields of /proc/<pid>/stat, from the state on; empty if there is no such process.
 // Source: proc(5): behind the name come the state (field 3), ..., majflt (12), ..., utime (14),
-//         stime (15), cutime (16) and cstime (17), those of children that have ended.
+//         stime (15), cutime (16) and cstime (17), those of children that have ended, ...,
+//         num_threads (20).
 std::vector<absl::string_view> FieldsBehindTheName(const std::string& stat) {
-  constexpr size_t kFieldsUsed = 15;
+  constexpr size_t kFieldsUsed = 18;
   const size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) return {};
   std::vector<absl::string_view> fields =
       absl::StrSplit(absl::string_view(stat).substr(name_end + 1), ' ', absl::SkipEmpty());
   if (fields.size() < kFieldsUsed) fields.clear();
   return fields;
+}
+
+int64_t NumberIn(absl::string_view text) {
+  int64_t number = 0;
+  return absl::SimpleAtoi(text, &number) ? number : 0;
+}
+
+// Beginnings of the names of threads that use processor time while nothing happens.
+// Source: torch 2.15: setThreadName in torch/csrc/distributed/c10d, in TensorPipe, and in
+//         gloo/transport/tcp/loop.cc; NCCL: ncclSetThreadName. Seen in running programs, but for
+//         those of devices.
+constexpr absl::string_view kPollingThreads[] = {
+    "TP_SHM_reactor",  // TensorPipe's, of RPC: half a core
+    "TP_IBV_reactor",
+    "gloo_tcp_loop",    // wakes each 10 ms; one of each group
+    "pt_tcpstore",      // serves PyTorch's store to others
+    "pt_nccl_watchdg",  // looks each 100 ms
+    "pt_nccl_heartbt",
+    "NCCL Progress",  // spins while a collective waits for a peer
+    "NCCL GIN Progre", "NCCL RMA Proxy",
+    "pt_workerserver",  // answers the agent (torch_watch.h)
+    kTorchHookThread,
+};
+
+bool IsPolling(const std::string& stat) {
+  const size_t begin = stat.find('(');
+  if (begin == std::string::npos) return false;
+  const absl::string_view name = absl::string_view(stat).substr(begin + 1);
+  return std::any_of(std::begin(kPollingThreads), std::end(kPollingThreads),
+                     [&](absl::string_view each) { return absl::StartsWith(name, each); });
+}
+
+// The time that does not count of a process whose directory in /proc is `directory`.
+int64_t PollingTicks(const std::string& directory, absl::Span<const absl::string_view> fields,
+                     CountedThreads threads) {
+  if (threads == CountedThreads::kAll || NumberIn(fields[17]) <= 1) return 0;
+  int64_t ticks = 0;
+  std::error_code error;
+  // It may end meanwhile, so steps must not throw.
+  for (std::filesystem::directory_iterator task(directory + "/task", error), end; task != end;
+       task.increment(error)) {
+    const std::string stat = TextOf(task->path().string() + "/stat");
+    if (!IsPolling(stat)) continue;
+    const std::vector<absl::string_view> of_thread = FieldsBehindTheName(stat);
+    if (!of_thread.empty()) ticks += NumberIn(of_thread[11]) + NumberIn(of_thread[12]);
+  }
+  return ticks;
 }
 
 // Calls that bring to a disk what was counted as written before. It is not known either of one that
@@ -90,11 +141,6 @@ bool MayWriteOut(const ProcessLook& look) {
   const bool is_known = look.syscall >= 0 || look.is_in_fault;
   return !is_known ||
          std::find(std::begin(kCalls), std::end(kCalls), look.syscall) != std::end(kCalls);
-}
-
-int64_t NumberIn(absl::string_view text) {
-  int64_t number = 0;
-  return absl::SimpleAtoi(text, &number) ? number : 0;
 }
 
 // Source: proc(5), /proc/pid/io: rchar and wchar.
@@ -111,7 +157,7 @@ int64_t BytesIn(const std::string& io) {
 
 }  // namespace
 
-std::optional<ProcessUse> UseOfTree(pid_t pid, const std::string& proc) {
+std::optional<ProcessUse> UseOfTree(pid_t pid, CountedThreads threads, const std::string& proc) {
   std::vector<pid_t> pids = {pid};
   for (const ProcessInfo& below : ListDescendants(pid, {}, proc)) pids.push_back(below.pid);
   ProcessUse use;
@@ -122,19 +168,22 @@ std::optional<ProcessUse> UseOfTree(pid_t pid, const std::string& proc) {
     if (each == pid && (fields.empty() || fields[0] == "t")) return std::nullopt;
     if (fields.empty()) continue;
     for (size_t i = 11; i <= 14; ++i) use.cpu_ticks += NumberIn(fields[i]);
+    use.cpu_ticks -= PollingTicks(directory, fields, threads);
     use.io_bytes += BytesIn(TextOf(directory + "/io"));
     use.major_faults += NumberIn(fields[9]);
   }
   return use;
 }
 
-std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now, const std::string& proc) {
+std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now, CountedThreads threads,
+                                         const std::string& proc) {
   const std::string directory = absl::StrCat(proc, "/", pid);
   const std::string stat = TextOf(directory + "/stat");
   const std::vector<absl::string_view> fields = FieldsBehindTheName(stat);
   if (fields.empty()) return std::nullopt;
   ProcessLook look{.state = fields[0][0], .at = now};
-  look.cpu_ticks = NumberIn(fields[11]) + NumberIn(fields[12]);
+  look.cpu_ticks =
+      NumberIn(fields[11]) + NumberIn(fields[12]) - PollingTicks(directory, fields, threads);
   look.major_faults = NumberIn(fields[9]);
   look.wait_channel = TextOf(directory + "/wchan");
   if (look.wait_channel == "0") look.wait_channel.clear();

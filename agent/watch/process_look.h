@@ -16,29 +16,37 @@
 
 namespace muster::agent {
 
+// Whose processor time counts. Own threads are all but the known ones that use it while nothing
+// happens (poll, watch, or answer others): a program does something where its main thread does, or
+// another one in its code. Telling them apart reads a file of each thread.
+enum class CountedThreads { kAll, kOwn };
+
 struct ProcessLook {
   char state = '?';          // of proc(5); 't': held by a debugger
   std::string wait_channel;  // empty: not known, or it runs
   int64_t syscall = -1;      // number; -1: not known, or in none
   bool is_in_fault = false;  // known to wait in none: for a page, if it waits in the kernel
-  int64_t cpu_ticks = 0;     // of all its threads, so far
+  int64_t cpu_ticks = 0;     // of the threads that count, so far
   int64_t major_faults = 0;  // pages that it had to wait for, so far
   MonoTime at;
 };
 
 // Nothing if there is no such process.
 std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now,
+                                         CountedThreads threads = CountedThreads::kAll,
                                          const std::string& proc = "/proc");
 
 // What a process and all below it have used so far.
 struct ProcessUse {
-  int64_t cpu_ticks = 0;
+  int64_t cpu_ticks = 0;     // of the threads that count
   int64_t io_bytes = 0;      // by the calls read and write, of files, pipes and others
   int64_t major_faults = 0;  // pages that were waited for
 };
 
-// Nothing if there is no such process, or a debugger holds it.
-std::optional<ProcessUse> UseOfTree(pid_t pid, const std::string& proc = "/proc");
+// Nothing if there is no such process, or a debugger holds it. The time of a thread that does not
+// count is the process's once the thread has ended.
+std::optional<ProcessUse> UseOfTree(pid_t pid, CountedThreads threads,
+                                    const std::string& proc = "/proc");
 
 // "asleep (hrtimer_nanosleep)", "computing (98 % of a core)", "stopped by a signal". `before` is an
 // earlier look at the same process, if there is one.

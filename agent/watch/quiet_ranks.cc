@@ -14,6 +14,9 @@ constexpr int kWindowsForTheOthers = 2;
 // A page that was waited for is a page of bytes.
 constexpr int64_t kPageBytes = 4096;
 
+// A tick may be counted of the process and not yet of a thread that does not count.
+constexpr int64_t kTicksUnsure = 1;
+
 // What counts less than before has lost a process, which is something, too.
 bool IsQuiet(const ProcessUse& before, const ProcessUse& now, absl::Duration elapsed) {
   const double ticks_max = 1 + QuietRanks::kBusyShare * absl::ToDoubleSeconds(elapsed) *
@@ -21,7 +24,7 @@ bool IsQuiet(const ProcessUse& before, const ProcessUse& now, absl::Duration ela
   const int64_t ticks = now.cpu_ticks - before.cpu_ticks;
   const int64_t bytes =
       now.io_bytes - before.io_bytes + kPageBytes * (now.major_faults - before.major_faults);
-  return ticks >= 0 && static_cast<double>(ticks) <= ticks_max && bytes >= 0 &&
+  return ticks >= -kTicksUnsure && static_cast<double>(ticks) <= ticks_max && bytes >= 0 &&
          bytes <= QuietRanks::kBusyBytes;
 }
 

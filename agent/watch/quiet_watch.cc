@@ -65,7 +65,7 @@ void QuietWatch::Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_in
     if (!pid || !IsQuietPossible(pulse, is_looked_into)) continue;
     const bool awaits_files = DoesTreeAwaitFiles(*pid, now);
     if (!awaits_files && !is_due) continue;
-    const std::optional<ProcessUse> use = UseOfTree(*pid);
+    const std::optional<ProcessUse> use = UseOfTree(*pid, CountedThreads::kOwn);
     if (use) (awaits_files ? of_files : of_others).push_back({pulse.rank, *use});
   }
   if (is_due_for_files) Say(awaiting_files_.Listen(of_files, now), /*await_files=*/true, now);

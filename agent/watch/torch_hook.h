@@ -17,6 +17,9 @@
 
 namespace muster::agent {
 
+// How the hook names its thread to the kernel.
+inline constexpr char kTorchHookThread[] = "muster_hook";
+
 // Writes the hook, and the warm process's part of it (warm_python.py), into `runtime_directory` and
 // returns the folder for the workers' PYTHONPATH.
 //

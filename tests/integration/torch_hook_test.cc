@@ -47,6 +47,12 @@ constexpr char kOneRank[] =
     "    print('after:', serves())\n"
     "    dist.destroy_process_group()\n";
 
+// The threads whose time is not the program's (agent/watch/process_look.cc).
+constexpr char kNamesOfThreads[] =
+    "    threads = [open(f'/proc/self/task/{t}/comm').read().strip()\n"
+    "               for t in os.listdir('/proc/self/task')]\n"
+    "    print('threads:', *sorted({'muster_hook', 'pt_workerserver'} & set(threads)))\n";
+
 class TorchHook : public JobTest {
  protected:
   void SetUp() override {
@@ -204,10 +210,11 @@ TEST_F(TorchHook, IsOneOfThoseOfJobsWithinJobsAndFindsTheModuleForTwoThreadsAtOn
 }
 
 TEST_F(TorchHookWithTorch, ServesOnceTheFirstProcessGroupIsMade) {
-  const std::string script = PythonScript("train.py", kOneRank);
+  const std::string script = PythonScript("train.py", absl::StrCat(kOneRank, kNamesOfThreads));
   const SubprocessResult result = Python(PeerPython(), {script, "ping"}, With());
   EXPECT_THAT(result, ExitsWith(0));
-  EXPECT_EQ(result.out, "before: FileNotFoundError\nafter: pong\n");
+  EXPECT_EQ(result.out,
+            "before: FileNotFoundError\nafter: pong\nthreads: muster_hook pt_workerserver\n");
   EXPECT_THAT(result.err, Not(HasSubstr("WorkerServer")));
 }
 

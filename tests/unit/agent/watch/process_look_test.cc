@@ -3,9 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "agent/watch/torch_hook.h"
 #include "tests/support/subprocess.h"
 
 namespace muster::agent {
@@ -74,17 +80,60 @@ TEST(UseOfTree, CountsTimeAndBytesOfAProcessAndThoseBelowIt) {
   Subprocess quiet({.argv = {"/bin/sleep", "1000"}});
   Subprocess busy(
       {.argv = {"/bin/sh", "-c", "while :; do head -c 100000 /dev/zero > /dev/null; done"}});
-  const auto before = UseOfTree(busy.pid());
+  const auto before = UseOfTree(busy.pid(), CountedThreads::kOwn);
   ASSERT_TRUE(before.has_value());
   EXPECT_TRUE(WaitUntil([&] {
-    const auto now = UseOfTree(busy.pid());
+    const auto now = UseOfTree(busy.pid(), CountedThreads::kOwn);
     return now && now->cpu_ticks > before->cpu_ticks + 1 &&
            now->io_bytes > before->io_bytes + 100000;
   }));
-  const auto use = UseOfTree(quiet.pid());
+  const auto use = UseOfTree(quiet.pid(), CountedThreads::kOwn);
   ASSERT_TRUE(use.has_value());
   EXPECT_LE(use->cpu_ticks, 10);
-  EXPECT_FALSE(UseOfTree(1 << 30).has_value());
+  EXPECT_FALSE(UseOfTree(1 << 30, CountedThreads::kOwn).has_value());
+}
+
+// Threads of this process that compute under names of `names`, until the end.
+class Computing {
+ public:
+  explicit Computing(const std::vector<const char*>& names) {
+    for (const char* name : names) {
+      threads_.emplace_back([this, name] {
+        ::prctl(PR_SET_NAME, name);
+        while (!is_over_) ++num_done_;
+      });
+    }
+  }
+  ~Computing() {
+    is_over_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> is_over_ = false;
+  std::atomic<int64_t> num_done_ = 0;
+  std::vector<std::thread> threads_;
+};
+
+// TensorPipe's polls all the time, PyTorch's server answers the agent, and the store serves others.
+TEST(UseOfTree, LeavesOutThreadsThatUseTimeWhileNothingHappens) {
+  const auto use = [](CountedThreads threads) { return UseOfTree(getpid(), threads)->cpu_ticks; };
+  const auto look = [] {
+    return LookAtProcess(getpid(), MonoNow(), CountedThreads::kOwn)->cpu_ticks;
+  };
+  const int64_t own = use(CountedThreads::kOwn), all = use(CountedThreads::kAll), looked = look();
+  const Computing threads(
+      {"TP_SHM_reactor", "pt_workerserver", "pt_tcpstore_uv", "NCCL Progress 3", kTorchHookThread});
+  EXPECT_TRUE(WaitUntil([&] { return use(CountedThreads::kAll) > all + 100; }));
+  EXPECT_LT(use(CountedThreads::kOwn) - own, 50);
+  EXPECT_LT(look() - looked, 50);
+}
+
+TEST(UseOfTree, CountsThreadsOfTheProgram) {
+  const int64_t before = UseOfTree(getpid(), CountedThreads::kOwn)->cpu_ticks;
+  const Computing threads({"pt_thread_pool", "pt_autograd_0", "python"});
+  EXPECT_TRUE(WaitUntil(
+      [&] { return UseOfTree(getpid(), CountedThreads::kOwn)->cpu_ticks > before + 20; }));
 }
 
 TEST(IsBusy, IsWhoComputesReadsOrWrites) {

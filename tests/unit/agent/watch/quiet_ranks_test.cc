@@ -59,7 +59,7 @@ TEST_F(Quiet, ThoseThatBecomeQuietALittleLaterAreNamedWithTheFirst) {
 TEST_F(Quiet, BytesAreSomethingAndSoIsAProcessThatHasGone) {
   for (int i = 0; i < 40; ++i) {
     uses_[0].io_bytes += QuietRanks::kBusyBytes + 1;
-    uses_[1].cpu_ticks = i % 2;
+    uses_[1].cpu_ticks = 2 * (i % 2);
     uses_[2].io_bytes = -i;
     Pass(QuietRanks::kWindow);
   }
