@@ -53,6 +53,7 @@ void HangWatch::StartRound(WatchedRound round) {
   judge_.StartRound(ranks_.round(), MonoNow());
   is_watching_ = options_.is_on;
   ++num_notices_;
+  named_.clear();
   if (!is_watching_) return;
   Arm();
   // The judge asks nobody of whom it has heard none, and the first rank may abort within a second.
@@ -66,6 +67,8 @@ void HangWatch::OnSpawned(int local_rank, int pid) {
 
 void HangWatch::OnEnded(int local_rank, bool is_well) {
   ranks_.OnEnded(local_rank, is_well);
+  // What was said of it is to be over before this node is.
+  if (is_watching_ && IsSomebodyAwaited()) Tell(MakeSummary());
   if (ranks_.HaveAllEnded()) reporter_.AddMilestone(kStopped);
 }
 
@@ -93,7 +96,7 @@ void HangWatch::Tick() {
   const std::vector<hangs::Pulse> pulses = ranks_.Tick(now);
   if (IsInAStep(pulses)) reporter_.OnStep();
   // Over several nodes the server may have given notice of them.
-  quiet_.Tick(pulses, !judge_.IsJudge() || judge_.HasIncident(), now);
+  quiet_.Tick(pulses, !judge_.IsJudge() || judge_.HasIncident(), named_, now);
   Tell(MakeSummary());
   judge_.Tick(now);
 }
@@ -177,6 +180,7 @@ void HangWatch::Obey(const hangs::AskArrivals& order) {
 // Files that are waited for, and the Python of programs that do not tell it, are read aside.
 void HangWatch::Obey(const hangs::SayNotice& order) {
   const int number = ++num_notices_;
+  named_ = order.named;
   std::vector<RankReport> named = ranks_.ReportsOf(order.named);
   if (named.empty()) return reporter_.SayNotice(order.text, order.finding);
   looks_.Take(LookDepth::kPython, std::move(named),
@@ -195,6 +199,7 @@ void HangWatch::Obey(const hangs::SayNotice& order) {
 
 void HangWatch::Obey(const hangs::SayRecovery& order) {
   ++num_notices_;
+  named_.clear();
   reporter_.SayRecovery(order.text);
 }
 

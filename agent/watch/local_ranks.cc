@@ -48,6 +48,7 @@ LocalRanks::~LocalRanks() { mailbox_.Close(); }
 void LocalRanks::StartRound(WatchedRound round) {
   round_ = std::move(round);
   workers_.clear();
+  num_ended_well_ = 0;
   silences_.StartRound();
   torch_.StartRound(round_.first_rank, round_.torch_servers);
   gatherings_.StartRound();
@@ -62,7 +63,8 @@ void LocalRanks::OnSpawned(int local_rank, int pid) { workers_[local_rank] = {.p
 
 void LocalRanks::OnEnded(int local_rank, bool is_well) {
   if (is_well) silences_.Finish(RankOf(local_rank));
-  workers_[local_rank].has_ended = true;
+  const bool had_ended = std::exchange(workers_[local_rank].has_ended, true);
+  if (is_well && !had_ended) ++num_ended_well_;
 }
 
 bool LocalRanks::HaveAllEnded() const {
@@ -112,6 +114,7 @@ hangs::NodeSummary LocalRanks::Summarize(MonoTime now) {
           .paces = MakePaces(),
           .silence_at_start = at_start >= hangs::kSilenceTold ? at_start : absl::ZeroDuration(),
           .arrival_window = torch_.num_arrival_windows(),
+          .num_ended = num_ended_well_,
           .progress = Progress()};
 }
 

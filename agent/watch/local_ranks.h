@@ -96,6 +96,7 @@ class LocalRanks {
   TorchWatch torch_;
   WatchedRound round_;
   absl::btree_map<int, Worker> workers_;  // by local rank
+  int num_ended_well_ = 0;                // of these
   hangs::SilenceMeter silences_;
   hangs::GatheringWatch gatherings_;
   bool is_asking_store_ = false;

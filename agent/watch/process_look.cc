@@ -50,6 +50,7 @@ std::string WaitInWords(const ProcessLook& look) {
       {"nanosleep", SYS_nanosleep, "asleep"},
       {"futex", SYS_futex, "waiting for a lock or for another thread"},
       {"pipe_read", SYS_read, "reading from a pipe, a file or a device"},
+      {"pipe_write", SYS_write, "writing to a pipe, a file or a device"},
       {"do_wait", SYS_wait4, "waiting for a child process"},
       {"flock", SYS_flock, "waiting for a file lock"},
       {"locks_lock", SYS_fcntl, "waiting for a file lock"},

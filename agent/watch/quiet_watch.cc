@@ -1,5 +1,6 @@
 #include "agent/watch/quiet_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,7 +57,8 @@ void QuietWatch::StartRound() {
   quiet_ranks_.StartRound();
 }
 
-void QuietWatch::Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_into, MonoTime now) {
+void QuietWatch::Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_into,
+                      const std::vector<int>& named, MonoTime now) {
   const bool is_due = quiet_ranks_.IsDue(now), is_due_for_files = awaiting_files_.IsDue(now);
   if (!is_due && !is_due_for_files) return;
   std::vector<QuietRanks::RankUse> of_files, of_others;
@@ -64,7 +66,8 @@ void QuietWatch::Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_in
     const std::optional<int> pid = ranks_.PidOf(pulse.rank);
     if (!pid || !IsQuietPossible(pulse, is_looked_into)) continue;
     const bool awaits_files = DoesTreeAwaitFiles(*pid, now);
-    if (!awaits_files && !is_due) continue;
+    const bool is_named = std::find(named.begin(), named.end(), pulse.rank) != named.end();
+    if (!awaits_files && (!is_due || is_named)) continue;
     const std::optional<ProcessUse> use = UseOfTree(*pid, CountedThreads::kOwn);
     if (use) (awaits_files ? of_files : of_others).push_back({pulse.rank, *use});
   }

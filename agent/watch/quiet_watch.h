@@ -26,8 +26,9 @@ class QuietWatch {
 
   void StartRound();
   // Once a second. `is_looked_into`: the judge of the job may give notice of ranks that PyTorch
-  // tells of.
-  void Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_into, MonoTime now);
+  // tells of. `named`: ranks that its notice describes, which are not called quiet, too.
+  void Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_into,
+            const std::vector<int>& named, MonoTime now);
 
  private:
   void Say(const std::optional<QuietRanks::Change>& change, bool await_files, MonoTime now);

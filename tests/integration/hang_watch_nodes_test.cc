@@ -110,6 +110,19 @@ TEST_F(HangWatchOverNodes, OnlySaysItWhereItMayNotAct) {
   }
 }
 
+TEST_F(HangWatchOverNodes, NamesARankThatHasNotEndedOnEveryConsole) {
+  const std::string script = ShellScript("end.sh", "[ $RANK = 1 ] && exec sleep 1000\nexit 0\n");
+  std::vector<Subprocess> nodes;
+  for (int node = 0; node < 2; ++node) {
+    nodes.push_back(StartStatic(node, 2, {"--no_python", script}));
+  }
+  for (Subprocess& node : nodes) {
+    EXPECT_TRUE(node.WaitForOutput("rank 0 has ended; rank 1 has not: pid ", kPatienceWithHangs));
+  }
+  for (Subprocess& node : nodes) node.Signal(SIGTERM);
+  for (Subprocess& node : nodes) EXPECT_TRUE(node.Wait(kPatienceWithHangs).ended);
+}
+
 TEST_F(HangWatchOverNodes, NamesASlowRankOfAnotherNode) {
   std::vector<Subprocess> nodes = StartNodes(2, "slow", {"--max_restarts=1"});
   for (Subprocess& node : nodes) {

@@ -192,11 +192,20 @@ TEST_F(HangWatch, SaysOfARankThatTellsNothingThatItDoesNothingAndEndsNobody) {
                                              "import time\n"
                                              "def serve(): time.sleep(1000)\n"
                                              "serve()\n")});
+  // The others have ended at once.
+  Subprocess at_end = Start({"run", "--nproc_per_node=3", "--watch=restart", "--no_python",
+                             ShellScript("end.sh", "[ $RANK = 1 ] && sleep 60\nexit 0\n")});
   ASSERT_TRUE(job.WaitForOutput("rank 1 has used almost no processor time", absl::Minutes(6)));
   EXPECT_TRUE(
       in_python.WaitForOutput(", in serve at wait.py:2 < <module> at wait.py:3", absl::Minutes(6)));
   in_python.Signal(SIGTERM);
   EXPECT_THAT(in_python.Wait(), ExitsWith(128 + SIGTERM));
+  const SubprocessResult ended = at_end.Wait(kPatienceWithHangs);
+  EXPECT_THAT(ended, ExitsWith(0));
+  EXPECT_THAT(ended.err,
+              AllOf(HasSubstr("ranks 0 and 2 have ended; rank 1 has not: pid "),
+                    HasSubstr(" is waiting for a child process"), HasSubstr("rank 1 has ended, "),
+                    HasSubstr(" after the others"), Not(HasSubstr("hang:"))));
   job.Signal(SIGTERM);
   const SubprocessResult result = job.Wait();
   EXPECT_THAT(result, ExitsWith(128 + SIGTERM));

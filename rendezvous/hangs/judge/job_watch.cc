@@ -37,6 +37,7 @@ void JobWatch::StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime 
   late_.StartRound(round);
   aborts_.StartRound(round, nodes);
   nodes_.StartRound(round, std::move(nodes));
+  ends_.StartRound(nodes_.num_ranks());
 }
 
 void JobWatch::StopRound() {
@@ -88,8 +89,7 @@ MonoTime JobWatch::NextDeadline() const {
   if (!IsWatching()) return next;
   next = Min(next, late_.NextDeadline());
   if (stage_ != Stage::kListening) return Min(next, deadline_);
-  if (WantsDetails()) next = Min(next, next_question_);
-  return Min(next, said_.NextDeadline());
+  return Min(next, Min(NextQuestion(), said_.NextDeadline()));
 }
 
 // --- What the nodes say
@@ -99,17 +99,19 @@ void JobWatch::On(const WatchedNode& node, NodeSummary&& summary, MonoTime now, 
   if (summary.round != nodes_.round()) return;
   Append(late_.OnSummary(node.agent, summary.arrival_window, now), out);
   const auto slow = paces_.OnPaces(node, summary.paces);
-  TakeSummary(node, std::move(summary), now);
+  TakeSummary(node, std::move(summary), now, out);
   if (slow) TellAll(SaySlow{nodes_.round(), slow->slow.empty(), slow->text}, out);
 }
 
-void JobWatch::TakeSummary(const WatchedNode& node, NodeSummary&& summary, MonoTime now) {
+void JobWatch::TakeSummary(const WatchedNode& node, NodeSummary&& summary, MonoTime now,
+                           Orders& out) {
   const bool was_silent = nodes_.IsSomebodySilent();
   nodes_.Take(node.agent, std::move(summary));
   // The first that is silent, and the end of all silences, are looked into at once.
   if (was_silent != nodes_.IsSomebodySilent()) next_question_ = Min(next_question_, now);
   aborts_.OnSummary(node.agent);
   judge_.limits().SetTimeout(nodes_.hang_timeout());
+  SayOfTheEnd(ends_.OnEnded(nodes_.num_ended(), now), out);
 }
 
 bool JobWatch::IsAnswer(const WatchedNode& node, Stage stage, uint64_t question) {
@@ -136,6 +138,18 @@ bool JobWatch::WantsDetails() const {
   return nodes_.IsSomebodySilent() || judge_.HasIncident() || nodes_.IsStartSilent();
 }
 
+// Ranks that have ended are not asked for at once: the others end soon after.
+MonoTime JobWatch::NextQuestion() const {
+  if (WantsDetails()) return next_question_;
+  return std::max(next_question_, ends_.NextQuestion());
+}
+
+void JobWatch::SayOfTheEnd(const std::optional<EndWatch::Said>& said, Orders& out) const {
+  if (!said) return;
+  if (said->is_over) return TellAll(SayRecovery{nodes_.round(), said->text}, out);
+  TellAll(SayNotice{.round = nodes_.round(), .text = said->text, .named = said->named}, out);
+}
+
 void JobWatch::SayLate(const std::optional<std::string>& words, Orders& out) const {
   if (words) TellAll(SaySlow{nodes_.round(), /*is_over=*/false, *words}, out);
 }
@@ -155,7 +169,7 @@ void JobWatch::Advance(MonoTime now, Orders& out) {
       out.push_back(OrderTo{holder, *again});
     }
   }
-  if (WantsDetails() && now >= next_question_) Ask(now, out);
+  if (now >= NextQuestion()) Ask(now, out);
 }
 
 void JobWatch::Ask(MonoTime now, Orders& out) {
@@ -182,9 +196,11 @@ void JobWatch::Decide(MonoTime now, Orders& out) {
   if (details_.IsHeld()) return;
   const bool is_silent = judge_.Hear(details_.Silences(nodes_));
   if (!judge_.HasIncident()) said_.Forget();  // what it was about goes on
+  SayOfTheEnd(ends_.Listen(details_.evidence(), judge_.HasIncident(), now), out);
   if (!is_silent) {
     // Each rank that has not come does something: the store goes on telling that each second.
-    if (!nodes_.IsSomebodySilent()) next_question_ = now + kBetweenQuestionsMax;
+    const bool is_at_start = nodes_.IsStartSilent() && !nodes_.IsSomebodySilent();
+    if (is_at_start) next_question_ = now + kBetweenQuestionsMax;
     return;
   }
   details_.Finish(nodes_);

@@ -9,6 +9,7 @@
 //        without them
 //   a window of all nodes that measure one -> others are slow now than before -> SaySlow to all
 //   a rank comes last to nearly every collective -> SaySlow to all (late_ranks.h)
+//   some ranks have ended and others have not -> AskDetails to all -> SayNotice (end_watch.h)
 //   a rank has aborted -> AskLastCalls to all -> SayAborts to all (abort_watch.h), also while the
 //   round stops
 //
@@ -32,6 +33,7 @@
 #include "proto/base/mono_time.h"
 #include "rendezvous/hangs/judge/abort_watch.h"
 #include "rendezvous/hangs/judge/details_question.h"
+#include "rendezvous/hangs/judge/end_watch.h"
 #include "rendezvous/hangs/judge/hang_judge.h"
 #include "rendezvous/hangs/judge/late_ranks.h"
 #include "rendezvous/hangs/judge/node_table.h"
@@ -85,10 +87,12 @@ class JobWatch {
   void On(const WatchedNode& node, NodeSummary&& summary, MonoTime now, Orders& out);
   void On(const WatchedNode& node, NodeDetails&& details, MonoTime now, Orders& out);
   void On(const WatchedNode& node, NodeStacks&& stacks);
-  void TakeSummary(const WatchedNode& node, NodeSummary&& summary, MonoTime now);
+  void TakeSummary(const WatchedNode& node, NodeSummary&& summary, MonoTime now, Orders& out);
   // `node` answers the question that is asked in `stage`.
   bool IsAnswer(const WatchedNode& node, Stage stage, uint64_t question);
   bool WantsDetails() const;
+  MonoTime NextQuestion() const;
+  void SayOfTheEnd(const std::optional<EndWatch::Said>& said, Orders& out) const;
   void SayLate(const std::optional<std::string>& words, Orders& out) const;
   void Advance(MonoTime now, Orders& out);
   void Ask(MonoTime now, Orders& out);
@@ -107,6 +111,7 @@ class JobWatch {
   PaceWatch paces_;  // by what programs mark
   LateWatch late_;   // by when ranks of PyTorch call their collectives
   AbortWatch aborts_;
+  EndWatch ends_;
   Spares spares_;
 
   // The question under way, or the last one.

@@ -12,6 +12,7 @@ void NodeTable::StartRound(Round round, std::vector<WatchedNode> nodes) {
   for (WatchedNode& node : nodes) {
     const Incarnation agent = node.agent;
     agent_of_first_rank_[node.first_rank] = agent;
+    num_ranks_ += node.num_ranks;
     nodes_[agent] = {.about = std::move(node)};
   }
   absl::erase_if(learned_from_, [&](const auto& entry) { return !nodes_.contains(entry.first); });
@@ -21,6 +22,7 @@ void NodeTable::StopRound() {
   nodes_.clear();
   agent_of_first_rank_.clear();
   hang_timeout_ = absl::ZeroDuration();
+  num_ranks_ = num_ended_ = 0;
   num_suspicious_ = 0;
   is_start_suspicious_ = false;
 }
@@ -55,6 +57,7 @@ void NodeTable::Take(Incarnation from, NodeSummary summary) {
   if (node.about.first_rank == 0) {
     is_start_suspicious_ = summary.silence_at_start >= kSuspiciousSilence;
   }
+  num_ended_ += summary.num_ended - (node.summary ? node.summary->num_ended : 0);
   hang_timeout_ = std::max(hang_timeout_, summary.hang_timeout);
   node.summary = std::move(summary);
 }

@@ -46,6 +46,9 @@ class NodeTable {
   bool IsSomebodySilent() const { return num_suspicious_ > 0; }
   // Ranks wait for the start for that long, as the node of rank 0 has said last.
   bool IsStartSilent() const { return is_start_suspicious_; }
+  // Of all nodes; and those that have ended well.
+  int num_ranks() const { return num_ranks_; }
+  int num_ended() const { return num_ended_; }
   // Where nodes differ, the most patient counts.
   absl::Duration hang_timeout() const { return hang_timeout_; }
 
@@ -58,6 +61,8 @@ class NodeTable {
   absl::btree_map<int, Incarnation> agent_of_first_rank_;
   absl::btree_map<Incarnation, LearnedSilences> learned_from_;
   absl::Duration hang_timeout_;
+  int num_ranks_ = 0;
+  int num_ended_ = 0;
   int num_suspicious_ = 0;
   bool is_start_suspicious_ = false;
 };

@@ -81,6 +81,7 @@ struct NodeSummary {
   absl::Duration silence_at_start;
   // Counts windows in which it was read when its ranks come to their collectives; 0: none yet.
   int64_t arrival_window = 0;
+  int num_ended = 0;  // of the node's ranks, with 0
   NodeProgress progress = {};
   Standing standing = {};
   friend bool operator==(const NodeSummary&, const NodeSummary&) = default;

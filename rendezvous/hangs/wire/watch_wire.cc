@@ -111,6 +111,7 @@ void SummaryFields(Wire<proto::WatchSummary> wire, hangs::NodeSummary& summary) 
               summary.paces.window);
   wire.Number("watch.arrival_window", kCount, &P::arrival_window, &P::set_arrival_window,
               summary.arrival_window);
+  wire.Number("watch.num_ended", kRanks, &P::num_ended, &P::set_num_ended, summary.num_ended);
   if (wire.Has(&P::has_progress, summary.progress.step >= 0)) {
     wire.Inner(&P::progress, &P::mutable_progress, summary.progress, ProgressFields);
   }

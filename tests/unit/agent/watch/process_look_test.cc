@@ -45,6 +45,8 @@ TEST(LookAtProcess, SaysHowMuchOfACoreIsUsed) {
 TEST(LookAtProcess, NamesWhatAThreadWaitsFor) {
   EXPECT_EQ(InWords({.state = 'S', .wait_channel = "futex_wait_queue"}, std::nullopt),
             "waiting for a lock or for another thread (futex_wait_queue)");
+  EXPECT_EQ(InWords({.state = 'S', .wait_channel = "anon_pipe_write"}, std::nullopt),
+            "writing to a pipe, a file or a device (anon_pipe_write)");
   EXPECT_THAT(InWords({.state = 'D', .wait_channel = "folio_wait_bit"}, std::nullopt),
               HasSubstr("uninterruptible sleep (folio_wait_bit)"));
   EXPECT_EQ(InWords({.state = 'D', .wait_channel = "nfs_wait_bit"}, std::nullopt),

@@ -35,6 +35,7 @@ class Watch : public ::testing::Test {
     LearnedSilences learned;
     NodePaces paces;
     int64_t arrival_window = 0;
+    int num_ended = 0;
     std::vector<GroupArrivals> arrivals;
     std::vector<Gathering> gatherings;
     WatchPhase phase = WatchPhase::kStep;
@@ -64,7 +65,8 @@ class Watch : public ::testing::Test {
         .learned = agent.learned,
         .paces = agent.paces,
         .silence_at_start = agent.gatherings.empty() ? absl::ZeroDuration() : gathering_silent_for_,
-        .arrival_window = agent.arrival_window};
+        .arrival_window = agent.arrival_window,
+        .num_ended = agent.num_ended};
   }
 
   void Answer(Incarnation id, const AskDetails& ask) {
@@ -285,6 +287,29 @@ TEST_F(Watch, KeepsQuietDuringALongCheckpointOnAnotherNode) {
   EXPECT_THAT(notices_, IsEmpty());
   Pass(900);
   EXPECT_THAT(verdicts_, IsEmpty());
+}
+
+TEST_F(Watch, TellsEveryNodeWhichRankHasNotEndedWithinFifteenSeconds) {
+  EvidenceBuilder job(3);
+  job.rank(1).pid = 42;
+  job.rank(1).doing = "asleep";
+  Start(job);
+  Pass(100, {0, 1, 2});
+  EXPECT_EQ(num_questions_, 0);
+  for (const int rank : {0, 2}) {
+    agent(rank).num_ended = 1;
+    agent(rank).evidence.life = Life::kEnded;
+  }
+  agent(1).evidence.silent_for = absl::Minutes(1);
+  Pass(15);
+  for (const int rank : {0, 1, 2}) {
+    EXPECT_THAT(NoticesOf(rank), ElementsAre("ranks 0 and 2 have ended; rank 1 has not: pid 42 on "
+                                             "node1 is asleep"));
+  }
+  EXPECT_THAT(verdicts_, IsEmpty());
+  agent(1).num_ended = 1;
+  Pass(2);
+  EXPECT_THAT(recoveries_[Incarnation(100)], ElementsAre(HasSubstr("rank 1 has ended, ")));
 }
 
 // --- What PyTorch's store, on the node of rank 0, tells of ranks of all nodes
