@@ -53,7 +53,6 @@ void HangWatch::StartRound(WatchedRound round) {
   judge_.StartRound(ranks_.round(), MonoNow());
   is_watching_ = options_.is_on;
   ++num_notices_;
-  named_.clear();
   if (!is_watching_) return;
   Arm();
   // The judge asks nobody of whom it has heard none, and the first rank may abort within a second.
@@ -96,7 +95,7 @@ void HangWatch::Tick() {
   const std::vector<hangs::Pulse> pulses = ranks_.Tick(now);
   if (IsInAStep(pulses)) reporter_.OnStep();
   // Over several nodes the server may have given notice of them.
-  quiet_.Tick(pulses, !judge_.IsJudge() || judge_.HasIncident(), named_, now);
+  quiet_.Tick(pulses, !judge_.IsJudge() || judge_.HasIncident(), now);
   Tell(MakeSummary());
   judge_.Tick(now);
 }
@@ -180,7 +179,7 @@ void HangWatch::Obey(const hangs::AskArrivals& order) {
 // Files that are waited for, and the Python of programs that do not tell it, are read aside.
 void HangWatch::Obey(const hangs::SayNotice& order) {
   const int number = ++num_notices_;
-  named_ = order.named;
+  quiet_.LeaveAlone(order.named);
   std::vector<RankReport> named = ranks_.ReportsOf(order.named);
   if (named.empty()) return reporter_.SayNotice(order.text, order.finding);
   looks_.Take(LookDepth::kPython, std::move(named),
@@ -199,7 +198,7 @@ void HangWatch::Obey(const hangs::SayNotice& order) {
 
 void HangWatch::Obey(const hangs::SayRecovery& order) {
   ++num_notices_;
-  named_.clear();
+  quiet_.LeaveAlone({});
   reporter_.SayRecovery(order.text);
 }
 

@@ -108,7 +108,6 @@ class HangWatch {
   AskedStacks asked_;
   uint64_t verdict_heard_ = 0;  // question of the last one
   int num_notices_ = 0;         // also counts what makes one that is not said yet obsolete
-  std::vector<int> named_;      // ranks that the notice that stands describes
 };
 
 }  // namespace muster::agent

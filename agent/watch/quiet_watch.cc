@@ -55,10 +55,10 @@ bool QuietWatch::IsQuietPossible(const hangs::Pulse& pulse, bool is_looked_into)
 void QuietWatch::StartRound() {
   awaiting_files_.StartRound();
   quiet_ranks_.StartRound();
+  left_alone_.clear();
 }
 
-void QuietWatch::Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_into,
-                      const std::vector<int>& named, MonoTime now) {
+void QuietWatch::Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_into, MonoTime now) {
   const bool is_due = quiet_ranks_.IsDue(now), is_due_for_files = awaiting_files_.IsDue(now);
   if (!is_due && !is_due_for_files) return;
   std::vector<QuietRanks::RankUse> of_files, of_others;
@@ -66,8 +66,9 @@ void QuietWatch::Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_in
     const std::optional<int> pid = ranks_.PidOf(pulse.rank);
     if (!pid || !IsQuietPossible(pulse, is_looked_into)) continue;
     const bool awaits_files = DoesTreeAwaitFiles(*pid, now);
-    const bool is_named = std::find(named.begin(), named.end(), pulse.rank) != named.end();
-    if (!awaits_files && (!is_due || is_named)) continue;
+    const bool is_left_alone =
+        std::find(left_alone_.begin(), left_alone_.end(), pulse.rank) != left_alone_.end();
+    if (!awaits_files && (!is_due || is_left_alone)) continue;
     const std::optional<ProcessUse> use = UseOfTree(*pid, CountedThreads::kOwn);
     if (use) (awaits_files ? of_files : of_others).push_back({pulse.rank, *use});
   }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/watch/local_ranks.h"
@@ -26,9 +27,10 @@ class QuietWatch {
 
   void StartRound();
   // Once a second. `is_looked_into`: the judge of the job may give notice of ranks that PyTorch
-  // tells of. `named`: ranks that its notice describes, which are not called quiet, too.
-  void Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_into,
-            const std::vector<int>& named, MonoTime now);
+  // tells of.
+  void Tick(const std::vector<hangs::Pulse>& pulses, bool is_looked_into, MonoTime now);
+  // Ranks that a notice describes are not called quiet, too, in this round, until the next call.
+  void LeaveAlone(std::vector<int> ranks) { left_alone_ = std::move(ranks); }
 
  private:
   void Say(const std::optional<QuietRanks::Change>& change, bool await_files, MonoTime now);
@@ -39,6 +41,7 @@ class QuietWatch {
   const std::function<void(bool is_over, const std::string& text)> say_;
   QuietRanks awaiting_files_{kOfFiles};
   QuietRanks quiet_ranks_;  // of the others
+  std::vector<int> left_alone_;
 };
 
 }  // namespace muster::agent

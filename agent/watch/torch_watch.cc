@@ -18,6 +18,10 @@ namespace {
 
 constexpr absl::Duration kAskInterval = absl::Seconds(2);
 constexpr absl::Duration kAskTime = absl::Milliseconds(1500);
+// An answer costs a rank 5 ms: one that has answered the same so often is asked more rarely, with
+// twice the time between two questions after each more.
+constexpr int kSameAnswersMax = 8;
+constexpr absl::Duration kAskIntervalMax = absl::Seconds(10);
 // The time between two readings of when ranks came to their collectives.
 constexpr absl::Duration kArrivalWindow = absl::Seconds(10);
 constexpr absl::Duration kStackTime = absl::Seconds(1);
@@ -94,8 +98,8 @@ void TorchWatch::Tick(MonoTime now, bool is_somebody_silent) {
   is_asking_ = true;
   aside_.Run<Known>(
       2 * kAskTime + kStackTime + kLaneTime,
-      [known = known_, is_somebody_silent]() mutable {
-        Ask(known, is_somebody_silent);
+      [known = known_, is_somebody_silent, now]() mutable {
+        Ask(known, is_somebody_silent, now);
         return std::move(known);
       },
       [this, round = round_, began = now](std::optional<Known> known) {
@@ -228,9 +232,23 @@ void TorchWatch::TakeRecords(Source& source, absl::string_view waits, bool in_fu
   }
 }
 
-void TorchWatch::Ask(Known& known, bool in_full) {
+// Counts what `source` has answered, and says when it is asked again.
+void TorchWatch::Schedule(Source& source, bool is_same, bool in_full, MonoTime now) {
+  source.num_same = is_same && in_full ? source.num_same + 1 : 0;
+  absl::Duration pause;
+  for (int i = kSameAnswersMax; i < source.num_same && pause < kAskIntervalMax; ++i) {
+    pause = std::min(std::max(2 * pause, 2 * hangs::kWatchInterval), kAskIntervalMax);
+  }
+  source.next_ask = now + pause;
+}
+
+void TorchWatch::Ask(Known& known, bool in_full, MonoTime due) {
   std::vector<std::string> sockets;
-  for (const Source& source : known.sources) sockets.push_back(source.socket);
+  for (const Source& source : known.sources) {
+    const bool is_due = !in_full || due >= source.next_ask;
+    sockets.push_back(is_due ? source.socket : "");
+  }
+  const std::vector<std::string> asked = sockets;
   const MonoTime asked_at = MonoNow();
   auto recorders = AskRecorders(sockets, kAskTime);
   const MonoTime now = MonoNow();
@@ -241,6 +259,7 @@ void TorchWatch::Ask(Known& known, bool in_full) {
   std::vector<bool> is_still(known.sources.size(), false);
   for (size_t i = 0; i < known.sources.size(); ++i) {
     Source& source = known.sources[i];
+    if (asked[i].empty()) continue;
     if (source.rank) source.rank->answers = false;
     // It ends, or never began.
     if (absl::IsUnavailable(recorders[i].status())) source.rank.reset();
@@ -253,6 +272,7 @@ void TorchWatch::Ask(Known& known, bool in_full) {
     const uint64_t before = source.rank->token;
     TakeRecords(source, waits[i].ok() ? waits[i]->body : "", in_full);
     is_still[i] = source.rank->token == before;
+    Schedule(source, is_still[i], in_full, due);
     if (!is_still[i]) source.rank->python = {};
   }
   if (in_full) AskStacks(known, is_still);

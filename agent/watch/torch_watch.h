@@ -1,6 +1,7 @@
 // What PyTorch tells of the workers of this node (torch_records.h), asked for on a lane aside:
 // every two seconds at rest, whether it is another than before; every second once somebody is
-// silent, and then all of it, and for stacks. Every ten seconds it is read when ranks came to their
+// silent, and then all of it, and for stacks; a rank that goes on to answer the same is asked ever
+// more rarely, every ten seconds in the end. Every ten seconds it is read when ranks came to their
 // collectives. Where the lane is not to be had nothing is known of any rank: one that was not asked
 // is not silent.
 //
@@ -74,6 +75,8 @@ class TorchWatch {
     MonoTime dumps_read_at;
     std::optional<uint64_t> stack_read_at;  // fingerprint at which its stack was asked for
     int stacks_missed = 0;                  // in a row, that were asked for and never came
+    int num_same = 0;                       // answers in full, in a row, that were the same
+    MonoTime next_ask;                      // in full, at the earliest
   };
   struct Arrivals {
     int64_t num_windows = 0;
@@ -88,7 +91,8 @@ class TorchWatch {
   };
 
   // `in_full`: what has been recorded is read, and stacks are; else only whether it is another.
-  static void Ask(Known& known, bool in_full);
+  static void Ask(Known& known, bool in_full, MonoTime due);
+  static void Schedule(Source& source, bool is_same, bool in_full, MonoTime now);
   static void TakeArrivals(Known& known, MonoTime now);
   static void AskStacks(Known& known, const std::vector<bool>& is_still);
   static void TakeRecords(Source& source, absl::string_view waits, bool in_full);

@@ -131,21 +131,11 @@ bool IsOurKindOfName(const std::string& word) {
 
 // Names of others that a comment may speak of.
 const std::set<std::string>& ForeignNames() {
-  static const std::set<std::string> names = {"DefaultLogsSpecs",
-                                              "FlashAttention",
-                                              "LoRA",
-                                              "MiCS",
-                                              "MurmurHash3",
-                                              "PaLM",
-                                              "PyYAML",
-                                              "QueryType",
-                                              "SageMaker",
-                                              "SplitMix64",
-                                              "ShardingStrategy",
-                                              "TensorFactories",
-                                              "TensorFlow",
-                                              "TorchrunArgs",
-                                              "TorchX"};
+  static const std::set<std::string> names = {
+      "DefaultLogsSpecs", "FlashAttention", "LoRA",         "MiCS",
+      "MurmurHash3",      "PaLM",           "PyYAML",       "QueryType",
+      "SageMaker",        "SplitMix64",     "TensorPipe",   "ShardingStrategy",
+      "TensorFactories",  "TensorFlow",     "TorchrunArgs", "TorchX"};
   return names;
 }
 

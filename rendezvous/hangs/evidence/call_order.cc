@@ -32,7 +32,7 @@ class Dimensions {
     for (int g = 0; g < index.num_groups(); ++g) {
       if (!index.group(g).is_gathering && wanted.contains(KeyOf(index.group(g)))) Add(g);
     }
-    // A key may cover more dimensions than the ones that are asked for.
+    // One key may cover more dimensions than the ones that are asked for.
     std::erase_if(all_, [&](const Dimension& dimension) {
       return std::none_of(dimension.groups.begin(), dimension.groups.end(),
                           [&](int g) { return asked_for.contains(g); });
@@ -92,7 +92,7 @@ class Dimensions {
 // How many calls a rank has made in each dimension.
 using Count = std::vector<int64_t>;
 
-// By index of a rank; a count that is not known is kNotCounted.
+// The counts of each rank, by its index; a count that is not known is kNotCounted.
 std::vector<Count> CountCalls(const EvidenceIndex& index, const Dimensions& dimensions) {
   std::vector<Count> counts(index.num_ranks(), Count(dimensions.size(), kNotCounted));
   for (size_t d = 0; d < dimensions.size(); ++d) {

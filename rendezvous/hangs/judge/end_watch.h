@@ -25,7 +25,7 @@ class EndWatch {
   // Since the last end, and of these so long without doing anything.
   static constexpr absl::Duration kNoticeMin = absl::Seconds(8);
   static constexpr absl::Duration kStillMin = absl::Seconds(5);
-  // Where they do something all the time.
+  // The same of ranks that do something all the time.
   static constexpr absl::Duration kNoticeWhereTheyAreBusy = absl::Seconds(60);
 
   struct Said {

@@ -298,13 +298,13 @@ std::string JobWatch::WhyNotReplaced(const Diagnosis& diagnosis,
   if (at_fault.empty()) return "no rank is known to be at fault";
   if (IsOfTheProgram(diagnosis.finding)) return "the program is at fault, not the node";
   if (diagnosis.confidence < kConfidenceToAct) return "which node is at fault is uncertain";
-  if (static_cast<int>(at_fault.size()) > spares_.num_nodes) {
+  if (static_cast<int>(at_fault.size()) > nodes_.spares().num_nodes) {
     return "the job has no node to spare";
   }
   for (const Incarnation agent : at_fault) {
     const NodeTable::Node& node = *nodes_.Find(agent);
     const std::string& name = node.about.name;
-    if (agent == spares_.host) return absl::StrCat(name, " hosts the rendezvous");
+    if (agent == nodes_.spares().host) return absl::StrCat(name, " hosts the rendezvous");
     if (!stacks_.HasShown(agent)) return absl::StrCat(name, " has not shown what its ranks do");
     if (!node.summary->may_replace) return absl::StrCat(name, " has another --watch");
   }

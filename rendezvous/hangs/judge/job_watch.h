@@ -51,12 +51,6 @@ struct ReplaceNodes {
   std::string why;
 };
 
-// What the job can do without, as far as the rendezvous knows.
-struct Spares {
-  int num_nodes = 0;  // so many members at once, with those that wait for a place
-  Incarnation host;   // of the server, which never leaves; 0: none
-};
-
 class JobWatch {
  public:
   // Orders are performed in this order.
@@ -66,7 +60,7 @@ class JobWatch {
   void StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime now);
   void StopRound();
   // Takes what the job can do without now; that is nothing before the first call.
-  void SetSpares(Spares spares) { spares_ = spares; }
+  void SetSpares(Spares spares) { nodes_.SetSpares(spares); }
   // The job's --shutdown_timeout; see TimesForLastCalls.
   void SetGrace(absl::Duration grace) { aborts_.SetGrace(grace); }
   bool IsWatching() const { return !nodes_.empty(); }
@@ -112,7 +106,6 @@ class JobWatch {
   LateWatch late_;   // by when ranks of PyTorch call their collectives
   AbortWatch aborts_;
   EndWatch ends_;
-  Spares spares_;
 
   // The question under way, or the last one.
   Stage stage_ = Stage::kListening;

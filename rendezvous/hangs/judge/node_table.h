@@ -23,7 +23,8 @@ class NodeTable {
     bool is_suspicious = false;
   };
 
-  // `nodes` are all members of `round`, by first rank. What they have learned stays.
+  // `nodes` are all members of `round`, by first rank. What they have learned stays, and so do the
+  // spares.
   void StartRound(Round round, std::vector<WatchedNode> nodes);
   void StopRound();
 
@@ -42,11 +43,15 @@ class NodeTable {
   // What a member had learned when it said so last.
   LearnedSilences TakeLearned(Incarnation from, const LearnedSilences& learned);
 
+  // Nothing before the first call of SetSpares.
+  void SetSpares(Spares spares) { spares_ = spares; }
+  const Spares& spares() const { return spares_; }
+
   // Some rank has been silent for long enough to be looked into.
   bool IsSomebodySilent() const { return num_suspicious_ > 0; }
   // Ranks wait for the start for that long, as the node of rank 0 has said last.
   bool IsStartSilent() const { return is_start_suspicious_; }
-  // Of all nodes; and those that have ended well.
+  // The ranks of all nodes, and how many of them have ended well.
   int num_ranks() const { return num_ranks_; }
   int num_ended() const { return num_ended_; }
   // Where nodes differ, the most patient counts.
@@ -60,6 +65,7 @@ class NodeTable {
   absl::btree_map<Incarnation, Node> nodes_;
   absl::btree_map<int, Incarnation> agent_of_first_rank_;
   absl::btree_map<Incarnation, LearnedSilences> learned_from_;
+  Spares spares_;
   absl::Duration hang_timeout_;
   int num_ranks_ = 0;
   int num_ended_ = 0;

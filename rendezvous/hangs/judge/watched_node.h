@@ -22,6 +22,12 @@ inline bool Holds(const WatchedNode& node, int rank) {
   return rank >= node.first_rank && rank < node.first_rank + node.num_ranks;
 }
 
+// What the job can do without, as far as the rendezvous knows.
+struct Spares {
+  int num_nodes = 0;  // so many members at once, with those that wait for a place
+  Incarnation host;   // of the server, which never leaves; 0: none
+};
+
 struct OrderTo {
   Incarnation to;
   WatchOrder order;

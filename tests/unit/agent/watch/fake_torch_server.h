@@ -6,7 +6,9 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <atomic>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <string>
 #include <thread>
@@ -29,7 +31,11 @@ inline std::string RecorderWithOneCall(int num_elements) {
 class FakeTorchServer {
  public:
   // Answers nobody before Release where it is held.
-  FakeTorchServer(const std::string& path, const std::string& body, bool is_held = false) {
+  FakeTorchServer(const std::string& path, const std::string& body, bool is_held = false)
+      : FakeTorchServer(
+            path, [body] { return body; }, is_held) {}
+  // `make_body` is called for each answer, from another thread.
+  FakeTorchServer(const std::string& path, std::function<std::string()> make_body, bool is_held) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
@@ -37,15 +43,17 @@ class FakeTorchServer {
     EXPECT_EQ(bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
     EXPECT_EQ(listen(listener_.get(), 64), 0);
     if (!is_held) Release();
-    thread_ = std::thread([this, released = released_.get_future(), body] {
-      const std::string answer =
-          absl::StrCat("HTTP/1.1 200 OK\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
+    thread_ = std::thread([this, released = released_.get_future(), make_body] {
       while (true) {
         const UniqueFd fd(accept(listener_.get(), nullptr, nullptr));
         if (!fd) return;
         released.wait();
         char request[512];
         if (recv(fd.get(), request, sizeof(request), 0) <= 0) continue;
+        ++num_asked_;
+        const std::string body = make_body();
+        const std::string answer =
+            absl::StrCat("HTTP/1.1 200 OK\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
         send(fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
       }
     });
@@ -61,9 +69,12 @@ class FakeTorchServer {
     released_.set_value();
   }
 
+  int num_asked() const { return num_asked_; }
+
  private:
   UniqueFd listener_;
   std::promise<void> released_;
+  std::atomic<int> num_asked_ = 0;
   bool is_released_ = false;
   std::thread thread_;
 };

@@ -71,6 +71,15 @@ TEST_F(LocalRanksTest, CountWhatTheirBoardsTell) {
               ElementsAre(hangs::SilentRanks{4, 1, hangs::WatchPhase::kStep, absl::Seconds(6)}));
 }
 
+TEST_F(LocalRanksTest, CountThoseThatHaveEndedAsTheyShould) {
+  ranks_.OnSpawned(1, worker_.pid());
+  EXPECT_EQ(ranks_.Summarize(now_).num_ended, 0);
+  ranks_.OnEnded(0, /*is_well=*/true);
+  ranks_.OnEnded(0, /*is_well=*/true);
+  ranks_.OnEnded(1, /*is_well=*/false);
+  EXPECT_EQ(ranks_.Summarize(now_).num_ended, 1);
+}
+
 TEST_F(LocalRanksTest, HaveMovedWhereOneHas) {
   Mark(7);
   const LocalRanks::Position before = ranks_.Where();

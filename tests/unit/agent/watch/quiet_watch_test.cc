@@ -32,7 +32,7 @@ class QuietWatchTest : public ::testing::Test {
   }
   void Pass(absl::Duration time, bool is_told) {
     for (absl::Duration passed; passed < time; passed += QuietRanks::kWindow) {
-      watch_.Tick({{.rank = 0, .is_told = is_told}}, /*is_looked_into=*/false, named_, now_);
+      watch_.Tick({{.rank = 0, .is_told = is_told}}, /*is_looked_into=*/false, now_);
       now_ = now_ + QuietRanks::kWindow;
     }
   }
@@ -43,7 +43,6 @@ class QuietWatchTest : public ::testing::Test {
   LocalRanks ranks_{loop_, "node1"};
   RankLooks looks_{loop_};
   std::vector<std::string> said_;
-  std::vector<int> named_;
   QuietWatch watch_{ranks_, looks_, [this](bool is_over, const std::string& text) {
                       said_.push_back((is_over ? "over: " : "") + text);
                     }};
@@ -65,7 +64,7 @@ TEST_F(QuietWatchTest, NamesARankThatDoesNothingForMinutesAndSaysWhatItWaitsFor)
 }
 
 TEST_F(QuietWatchTest, LeavesOneAloneThatANoticeNames) {
-  named_ = {0};
+  watch_.LeaveAlone({0});
   Pass(10 * QuietRanks::kNoticeMin, /*is_told=*/false);
   loop_.run_for(std::chrono::milliseconds(50));
   EXPECT_THAT(said_, IsEmpty());

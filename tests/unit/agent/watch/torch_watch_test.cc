@@ -18,6 +18,7 @@
 namespace muster::agent {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::FakeTorchServer;
 using ::testing::IsEmpty;
 using testing::RecorderWithOneCall;
@@ -25,7 +26,7 @@ using ::testing::SizeIs;
 
 constexpr absl::Duration kLongEnough = absl::Seconds(60);
 
-class LastCalls : public ::testing::Test {
+class TorchWatchTest : public ::testing::Test {
  protected:
   // Starts a round of two ranks, of which the watch may have heard before.
   void Start() { watch_.StartRound(0, {directory_.File("0"), directory_.File("1")}); }
@@ -53,6 +54,33 @@ class LastCalls : public ::testing::Test {
   asio::io_context loop_;
   TorchWatch watch_{loop_};
 };
+
+// The recorder takes a rank 5 ms to write out. Another rank moves, and is asked each second.
+TEST_F(TorchWatchTest, AsksASilentRankThatAnswersTheSameEverMoreRarely) {
+  constexpr int kQuestions = 3;  // the recorders, and the counters
+  Start();
+  FakeTorchServer silent(directory_.File("0"), RecorderWithOneCall(8));
+  int num_elements = 1;
+  FakeTorchServer moves(
+      directory_.File("1"), [&] { return RecorderWithOneCall(++num_elements); }, false);
+  const MonoTime start = MonoNow();
+  std::vector<int> asked;  // in which seconds
+  for (int second = 0; second < 60; ++second) {
+    const int before = silent.num_asked();
+    const std::optional<TorchRank> other =
+        watch_.Find(1) == nullptr ? std::nullopt : std::optional(*watch_.Find(1));
+    watch_.Tick(start + absl::Seconds(second), /*is_somebody_silent=*/true);
+    ASSERT_TRUE(RunUntil([&] {
+      return watch_.Find(1) != nullptr && (!other || watch_.Find(1)->token != other->token);
+    }));
+    if (silent.num_asked() == before + kQuestions) asked.push_back(second);
+  }
+  EXPECT_THAT(asked, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 15, 23, 33, 43, 53));
+  ASSERT_NE(watch_.Find(0), nullptr) << "what it has answered stays";
+  EXPECT_TRUE(watch_.Find(0)->answers);
+}
+
+using LastCalls = TorchWatchTest;
 
 TEST_F(LastCalls, AreAskedOfThoseThatServeByTheirRanks) {
   Start();

@@ -76,7 +76,7 @@ class MeshJob {
 
   Diagnosis Run() const {
     std::vector<size_t> done(num_ranks_, 0);
-    // By rank and group.
+    // How many calls each rank has made in each group.
     std::vector<std::map<int, int>> issued(num_ranks_);
     const auto issue = [&](int r) {
       if (done[r] < programs_[r].size()) ++issued[r][GroupOf(r, programs_[r][done[r]])];

@@ -47,6 +47,7 @@ hangs::NodeSummary FilledSummary() {
   summary.learned.longest[2] = absl::Seconds(7);
   summary.paces = {.window = 9, .own = {absl::Milliseconds(140), absl::ZeroDuration()}};
   summary.silence_at_start = absl::Seconds(7);
+  summary.num_ended = 3;
   return summary;
 }
 
