@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "rendezvous/hangs/evidence/diagnosis.h"
 
 namespace muster::agent {
@@ -105,11 +106,90 @@ class EvidenceMaker {
     }
     for (const TorchGroup& group : torch.records.groups) AddTorchGroup(group, rank);
     AddTorchGroup(torch.waits.new_groups, rank);
-    // Its stack alone tells of a send or receive.
-    if (const auto transfer = TorchTransferOf(torch.python, HasPending(rank))) {
-      rank.groups.push_back(
-          {.group = IndexOf(torch.waits.new_groups, rank.rank), .operations = {*transfer}});
+    AddCall(torch, rank);
+  }
+
+  // Adds a call that the stack alone tells.
+  void AddCall(const TorchRank& torch, hangs::RankEvidence& rank) {
+    const TorchCall& call = torch.python.call;
+    switch (call.kind) {
+      case TorchCall::Kind::kNone:
+        return;
+      case TorchCall::Kind::kMayWait:
+      case TorchCall::Kind::kTransfer:
+        return AddTransferOf(torch, rank);
+      case TorchCall::Kind::kRooted:
+        return SetRoot(call, rank);
+      case TorchCall::Kind::kMeeting:
+        return AddMeeting(torch, rank);
+      case TorchCall::Kind::kRpc: {
+        hangs::Operation operation{.kind = OperationKind::kRecv,
+                                   .state = OperationState::kStarted,
+                                   .sequence = hangs::kUnknownSequence,
+                                   .peer = call.peer,
+                                   .name = absl::StrCat(call.name, " of ", call.function)};
+        const TorchGroup everyone{.name = hangs::kRpcGroup, .label = hangs::kRpcGroup};
+        rank.groups.push_back({.group = IndexOf(everyone, rank.rank), .operations = {operation}});
+        return;
+      }
     }
+  }
+
+  // A wait may be for what the recorder has of this rank.
+  void AddTransferOf(const TorchRank& torch, hangs::RankEvidence& rank) {
+    const TorchCall& call = torch.python.call;
+    const bool is_named = call.name == "send" || call.name == "recv";
+    if (!is_named && HasPending(rank)) return;
+    hangs::Operation operation{
+        .kind = call.name == "send" ? OperationKind::kSend : OperationKind::kRecv,
+        .state = OperationState::kStarted,
+        .sequence = hangs::kUnknownSequence,
+        .peer = call.peer,
+        .name = is_named                                 ? call.name
+                : call.kind == TorchCall::Kind::kMayWait ? "a send or receive, or something else"
+                                                         : "a send or receive"};
+    rank.groups.push_back({.group = IndexOf(torch.waits.new_groups, rank.rank),
+                           .operations = {std::move(operation)}});
+  }
+
+  // Says whom this rank takes for the root, which the recorder does not.
+  void SetRoot(const TorchCall& call, hangs::RankEvidence& rank) {
+    const auto group = torch_index_.find(call.group);
+    if (group == torch_index_.end()) return;
+    const std::vector<int>& members = out_.groups[group->second].members;
+    const auto root = std::find(members.begin(), members.end(), call.peer);
+    if (root == members.end()) return;
+    for (hangs::GroupRecord& record : rank.groups) {
+      if (record.group != group->second) continue;
+      for (hangs::Operation& op : record.operations) {
+        if (!op.is_pending() || op.name != call.name) continue;
+        op.peer = static_cast<int>(root - members.begin());
+        return;
+      }
+    }
+  }
+
+  // A rank that is missing has called none.
+  void AddMeeting(const TorchRank& torch, hangs::RankEvidence& rank) {
+    const TorchCall& call = torch.python.call;
+    TorchGroup meeting{.name = call.group};
+    std::string name = call.name;
+    for (const TorchGroup& group : torch.records.groups) {
+      if (group.name == call.group) meeting.label = group.label;
+    }
+    if (!meeting.label.empty()) absl::StrAppend(&name, " (group ", meeting.label, ")");
+    const std::string key = absl::StrCat(call.name, "/", call.group);
+    const auto [found, is_new] = torch_index_.try_emplace(key, out_.groups.size());
+    if (is_new) {
+      const bool is_of_all = call.group.empty() || meeting.label == kDefaultGroup;
+      if (is_of_all) meeting.label = kDefaultGroup;
+      out_.groups.push_back({.members = MembersOf(meeting), .id = IdOf(key)});
+    }
+    rank.tells_waits = false;
+    rank.groups.push_back(
+        {.group = found->second,
+         .num_issued = 1,
+         .operations = {{.state = OperationState::kStarted, .name = std::move(name)}}});
   }
 
   static bool HasPending(const hangs::RankEvidence& rank) {
@@ -179,7 +259,7 @@ class EvidenceMaker {
   std::vector<int> MembersOf(const TorchGroup& group) const {
     std::vector<int> members;
     const auto known = members_.find(group.name);
-    if (group.label == kDefaultGroup) {
+    if (group.label == kDefaultGroup || group.label == hangs::kRpcGroup) {
       for (int r = 0; r < world_size_; ++r) members.push_back(r);
     } else if (known != members_.end()) {
       members = known->second;

@@ -1,5 +1,5 @@
 # Runs in the workers' Python, as sitecustomize.py on their PYTHONPATH. Does two things when a
-# process of a worker calls init_process_group, and never raises:
+# process of a worker calls init_process_group or init_rpc, and never raises:
 #
 # * The ranks of the job meet at the launcher's store ($MUSTER_TORCH_GROUP says where), even where
 #   the script has written another address into MASTER_ADDR and MASTER_PORT. The script's own groups
@@ -8,8 +8,8 @@
 #   $MUSTER_TORCH_SERVER, which the agent reads. Nothing happens where PyTorch has no such server or
 #   the variable is unset.
 #
-# It waits for the call of init_process_group and not for the import of torch.distributed, because
-# `import torch` imports that too.
+# It waits for the call of init_process_group, or of init_rpc, and not for the import of
+# torch.distributed, because `import torch` imports that too.
 import os
 import sys
 from _thread import _local
@@ -19,69 +19,200 @@ _STOPS = []  # what ends this process's servers
 _MODULE = "torch.distributed.distributed_c10d"
 
 
-def _called_by(frame):
-    """The name that the frame looked up last: `wait` in work.wait(). C++ has no Python frames."""
+# By PyTorch's functions, the argument that names the rank at the other end, or the root.
+_ENDS = {
+    "send": "dst",
+    "recv": "src",
+    "broadcast": "src",
+    "scatter": "src",
+    "reduce": "dst",
+    "gather": "dst",
+}
+
+
+def _is_of_python(file):
+    """Whether it is of Python's own library."""
+    library = os.path.dirname(os.__file__) + os.sep
+    return file.startswith((library, "<frozen")) and "-packages/" not in file
+
+
+_looked_at = None, None, None  # a place in a frame's code, and what it has looked up
+
+
+def _looked_up(frame):
+    """The attribute that the frame has looked up last, and by which name of its own: of C++ there
+    are no frames, so its code is read."""
+    global _looked_at
     import dis
 
-    name = ""
+    if _looked_at[:2] == (frame.f_code, frame.f_lasti):
+        return _looked_at[2]
+    of, name, before = "", "", ("", "")
     for instruction in dis.get_instructions(frame.f_code):
         if instruction.offset > frame.f_lasti:
             break
         if instruction.opname in ("LOAD_METHOD", "LOAD_ATTR"):
             name = str(instruction.argval)
-    return name
+            of = before[1] if before[0].startswith("LOAD_") else ""
+        if instruction.opname not in ("CACHE", "NOP"):
+            before = instruction.opname, str(instruction.argval)
+    _looked_at = frame.f_code, frame.f_lasti, (of, name)
+    return of, name
 
 
-def _transfer_of(frame):
-    """A send or receive and the rank at its other end, from the variables of PyTorch's own frames.
+def _awaits_work(frame):
+    """Whether the frame is in wait() of a Work; None: of something, and of what is not known.
 
-    The program's frames are left alone: looking at their variables keeps alive what they hold."""
+    Variables of the program's functions are left alone where a look keeps alive what they hold,
+    before Python 3.13."""
+    if _is_of_python(frame.f_code.co_filename):
+        return False
+    of, name = _looked_up(frame)
+    if name != "wait":
+        return False
+    is_function = frame.f_code.co_flags & 1  # CO_OPTIMIZED
+    held = frame.f_locals if not is_function or sys.version_info >= (3, 13) else {}
+    if of not in held:
+        held = frame.f_globals
+    work = getattr(sys.modules[_MODULE], "Work", None)
+    return isinstance(held[of], work) if of in held and work is not None else None
+
+
+def _awaits_work_of(held):
+    """The same of a frame of PyTorch's, by its variables."""
+    work = getattr(sys.modules[_MODULE], "Work", ())
+    lists = [value[:256] for value in held.values() if isinstance(value, (list, tuple))]
+    return any(isinstance(each, work) for of in [held.values()] + lists for each in of)
+
+
+def _global_rank(held, end):
+    """The rank of the job that arguments name as `end`; None: any."""
+    module = sys.modules[_MODULE]
+    rank = held.get(end)
+    if rank is None and held.get("group_" + end) is not None:
+        group = held.get("group") or module._get_default_group()
+        rank = module.get_global_rank(group, held["group_" + end])
+    return rank
+
+
+def _rpc_agent():
+    api = sys.modules.get("torch.distributed.rpc.api")
+    try:
+        return api._get_current_rpc_agent() if api is not None else None
+    except RuntimeError:
+        return None  # not initialized
+
+
+def _awaits_rpc():
+    agent = _rpc_agent()
+    return agent is not None and agent.get_debug_info().get("agent.client_active_calls", "0") != "0"
+
+
+def _rpc_call(held):
+    """A call at another rank, which the main thread awaits. Ranks of RPC are the job's where this
+    one's is."""
+    agent, to, function = _rpc_agent(), held.get("to"), held.get("func")
+    call = {"name": "rpc_sync", "function": str(getattr(function, "__qualname__", function))}
+    if agent is not None and str(agent.get_worker_info().id) == os.environ.get("RANK"):
+        to = agent.get_worker_info(to) if isinstance(to, (int, str)) else to
+        call["peer"] = to.id
+    return call
+
+
+def _call_of(frame):
+    """The call that the main thread awaits, where PyTorch's recorder does not have it or has no
+    root of it: from the variables of PyTorch's own frames, innermost first."""
+    import threading
+
     module = sys.modules[_MODULE]
     folder = os.path.dirname(module.__file__) + os.sep
+    awaits = _awaits_work(frame)
+    futures = os.path.join(os.path.dirname(folder[:-1]), "futures/__init__.py")
+    while frame is not None and frame.f_code.co_filename in (threading.__file__, futures):
+        frame, awaits = frame.f_back, False
     while frame is not None and frame.f_code.co_filename.startswith(folder):
         name, held = frame.f_code.co_name, frame.f_locals
-        if frame.f_code.co_filename == module.__file__ and name in ("send", "recv"):
-            end = "dst" if name == "send" else "src"
-            peer = held.get(end)
-            if peer is None and held.get("group_" + end) is not None:
-                group = held.get("group") or module._get_default_group()
-                peer = module.get_global_rank(group, held["group_" + end])
-            return name, peer
+        place = frame.f_code.co_filename[len(folder) :]
+        if place == "distributed_c10d.py" and name in _ENDS:
+            group = module._world.pg_names.get(held.get("group") or module._get_default_group())
+            return {"name": name, "group": group, "peer": _global_rank(held, _ENDS[name])}
+        if place == "distributed_c10d.py" and name == "monitored_barrier":
+            group = module._world.pg_names.get(held.get("group") or module._get_default_group())
+            return {"name": name, "group": group}
+        if place == "rpc/api.py" and name == "_all_gather":
+            return {"name": "rpc.shutdown" if _is_below(frame, "shutdown") else "rpc barrier"}
+        if place == "rpc/api.py" and name == "rpc_sync" and not _is_below(frame, "_all_gather"):
+            return _rpc_call(held)
         lists = [value for value in held.values() if isinstance(value, list)]
         calls = {
             (op.op.__name__, op.peer) for ops in lists for op in ops if isinstance(op, module.P2POp)
         }
-        if len(calls) == 1:
+        if awaits is not False and len(calls) == 1:
             name, peer = calls.pop()
-            return name[1:], peer  # of isend, irecv
+            return {"name": name[1:], "peer": peer}  # of isend, irecv
+        if awaits is None:
+            awaits = True if calls or _awaits_work_of(held) else None
         frame = frame.f_back
-    return "", None
+    if awaits is None and _awaits_rpc():
+        return {"name": "a call of RPC"}
+    return {} if awaits is False else {"name": "wait" if awaits else "may_wait"}
+
+
+def _is_below(frame, name):
+    """Whether a function of the same file has called it, or one that it has called."""
+    file, frame = frame.f_code.co_filename, frame.f_back
+    while frame is not None and frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == file
+
+
+def _stack_of(frame):
+    stack = []
+    while frame is not None and len(stack) < 48:
+        if frame.f_code.co_filename != __file__:
+            stack.append([frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno])
+        frame = frame.f_back
+    return stack
+
+
+def _threads_of(frames, main):
+    """The other threads that are in the program's own files or in torch.distributed."""
+    import threading
+
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    threads = []
+    for ident, frame in frames.items():
+        stack = _stack_of(frame)
+        if ident not in (main, threading.get_ident()) and any(
+            "/torch/distributed/" in file or not (_is_of_python(file) or "-packages/" in file)
+            for _, file, _ in stack
+        ):
+            threads.append({"name": names.get(ident, "?"), "stack": stack})
+    return threads[:8]
 
 
 def _state():
-    """What only Python knows: the ranks of each process group, and where the main thread is."""
+    """What only Python knows: the ranks of each process group, and where its threads are."""
     import json
     import threading
 
     world = sys.modules[_MODULE]._world
     names = dict(world.pg_names)
-    groups = {
-        names[group]: sorted(of, key=of.get) for group, of in dict(world.pg_group_ranks).items()
-    }
-    stack = []
-    frame = sys._current_frames().get(threading.main_thread().ident)
-    calls = _called_by(frame) if frame is not None else ""
+    ranks = dict(world.pg_group_ranks).items()  # also of groups that this rank is not in
+    groups = {names[group]: sorted(of, key=of.get) for group, of in ranks if group in names}
+    frames = sys._current_frames()
+    main = threading.main_thread().ident
     try:
-        transfer, peer = _transfer_of(frame)
+        call = _call_of(frames[main])
     except Exception:
-        transfer, peer = "", None
-    while frame is not None and len(stack) < 48:
-        if frame.f_code.co_filename != __file__:
-            stack.append([frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno])
-        frame = frame.f_back
-    state = {"groups": groups, "stack": stack, "calls": calls, "transfer": transfer}
-    if isinstance(peer, int):
-        state["peer"] = peer
+        call = {}
+    state = {
+        "groups": groups,
+        "stack": _stack_of(frames.get(main)),
+        "threads": _threads_of(frames, main),
+        "call": call,
+        "has_rpc": _rpc_agent() is not None,
+    }
     return json.dumps(state).encode()
 
 
@@ -252,6 +383,7 @@ class _Meetings:
 
     def __init__(self, given):
         self.given = given
+        self.serve = lambda: None
         self.is_in_init = False
         self.is_told = False  # of a call that has not returned
         self.is_at_launcher = False  # the last store that was made
@@ -284,6 +416,7 @@ class _Meetings:
 
     def create(self, create, host, port, rank, world_size, *args, **kwargs):
         """In the place of PyTorch's _create_c10d_store."""
+        self.serve()  # of RPC alone, nobody calls init_process_group
         given = self.given
         self.is_at_launcher = self.is_launchers(host, port, rank, world_size)
         asked = [host, port]
@@ -399,13 +532,16 @@ def _prepare(module):
     rendezvous = sys.modules.get("torch.distributed.rendezvous")
     create = getattr(rendezvous, "_create_c10d_store", None)
 
-    @functools.wraps(init_process_group)
-    def wrapper(*args, **kwargs):
+    def serve():
         while todo:
             try:
                 todo.pop()()
             except Exception:
                 pass
+
+    @functools.wraps(init_process_group)
+    def wrapper(*args, **kwargs):
+        serve()
         if meetings is None:
             return init_process_group(*args, **kwargs)
         return meetings.init(init_process_group, *args, **kwargs)
@@ -414,6 +550,7 @@ def _prepare(module):
     module._muster_renew = functools.partial(_renew, todo, meetings)
     module._muster_quiet = _Quiet  # for muster.survive, too
     if meetings is not None and create is not None:
+        meetings.serve = serve
         rendezvous._create_c10d_store = functools.wraps(create)(
             functools.partial(meetings.create, create)
         )

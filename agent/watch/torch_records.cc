@@ -25,6 +25,7 @@ constexpr size_t kOperationsMax = 512;  // of one group
 constexpr size_t kTransfersMax = 64;    // of one group, that have not ended
 constexpr char kBatchEnd[] = "nccl:coalesced";
 constexpr int64_t kRanksMax = 1 << 24;
+constexpr size_t kFramesBesideThreads = 24;  // of the main thread, where others are told
 constexpr int64_t kElementsMax = int64_t{1} << 50;
 
 std::string Text(const json& object, const char* key) {
@@ -445,6 +446,59 @@ std::vector<hangs::GroupArrivals> FindArrivals(const std::vector<RankRecords>& r
   return out;
 }
 
+namespace {
+
+TorchCall::Kind KindOfCall(absl::string_view name) {
+  using Kind = TorchCall::Kind;
+  constexpr std::pair<absl::string_view, Kind> kKinds[] = {{"send", Kind::kTransfer},
+                                                           {"recv", Kind::kTransfer},
+                                                           {"wait", Kind::kTransfer},
+                                                           {"may_wait", Kind::kMayWait},
+                                                           {"broadcast", Kind::kRooted},
+                                                           {"scatter", Kind::kRooted},
+                                                           {"reduce", Kind::kRooted},
+                                                           {"gather", Kind::kRooted},
+                                                           {"monitored_barrier", Kind::kMeeting},
+                                                           {"rpc.shutdown", Kind::kMeeting},
+                                                           {"rpc barrier", Kind::kMeeting},
+                                                           {"rpc_sync", Kind::kRpc},
+                                                           {"a call of RPC", Kind::kRpc}};
+  for (const auto& [known, kind] : kKinds) {
+    if (known == name) return kind;
+  }
+  return Kind::kNone;
+}
+
+TorchCall ReadCall(const json& call) {
+  TorchCall out{.name = Text(call, "name")};
+  out.kind = KindOfCall(out.name);
+  out.group = Text(call, "group");
+  out.function = Text(call, "function");
+  const auto peer = call.find("peer");
+  const int64_t rank = peer != call.end() && peer->is_number_integer() ? peer->get<int64_t>() : -1;
+  if (rank >= 0 && rank <= kRanksMax) out.peer = static_cast<int>(rank);
+  return out;
+}
+
+// Adds frames of `state`'s stack, the first behind `prefix`, until there are `max` in all.
+void AddFrames(const json& state, const std::string& prefix, size_t max,
+               std::vector<std::string>& frames) {
+  const auto stack = state.find("stack");
+  if (stack == state.end() || !stack->is_array()) return;
+  bool is_first = true;
+  for (const json& frame : *stack) {
+    if (!frame.is_array() || frame.size() != 3 || frames.size() >= max) return;
+    if (!frame[0].is_string() || !frame[1].is_string() || !frame[2].is_number_integer()) return;
+    frames.push_back(absl::StrCat(std::exchange(is_first, false) ? prefix : "",
+                                  frame[0].get_ref<const std::string&>().substr(0, kWordBytesMax),
+                                  " at ",
+                                  frame[1].get_ref<const std::string&>().substr(0, kSourceBytesMax),
+                                  ":", frame[2].get<int64_t>()));
+  }
+}
+
+}  // namespace
+
 TorchPython ReadTorchPython(absl::string_view text) {
   TorchPython out;
   const json state = ParseJsonFromOutside(text);
@@ -452,37 +506,20 @@ TorchPython ReadTorchPython(absl::string_view text) {
   if (const auto groups = state.find("groups"); groups != state.end() && groups->is_object()) {
     out.members = ReadMembers(*groups);
   }
-  out.calls = Text(state, "calls");
-  out.transfer = Text(state, "transfer");
-  const int64_t peer = state.contains("peer") ? Number(state, "peer") : -1;
-  if (peer >= 0 && peer <= kRanksMax) out.peer = static_cast<int>(peer);
-  const auto stack = state.find("stack");
-  if (stack == state.end() || !stack->is_array()) return out;
-  for (const json& frame : *stack) {
-    if (!frame.is_array() || frame.size() != 3 || out.frames.size() >= hangs::kStackFramesMax)
-      break;
-    if (!frame[0].is_string() || !frame[1].is_string() || !frame[2].is_number_integer()) break;
-    out.frames.push_back(
-        absl::StrCat(frame[0].get_ref<const std::string&>().substr(0, kWordBytesMax), " at ",
-                     frame[1].get_ref<const std::string&>().substr(0, kSourceBytesMax), ":",
-                     frame[2].get<int64_t>()));
+  if (const auto call = state.find("call"); call != state.end() && call->is_object()) {
+    out.call = ReadCall(*call);
+  }
+  out.has_rpc = Flag(state, "has_rpc");
+  const auto threads = state.find("threads");
+  const bool has_threads = threads != state.end() && threads->is_array() && !threads->empty();
+  AddFrames(state, "", has_threads ? kFramesBesideThreads : hangs::kStackFramesMax, out.frames);
+  if (!has_threads) return out;
+  for (const json& thread : *threads) {
+    if (!thread.is_object()) break;
+    AddFrames(thread, absl::StrCat(hangs::kThreadFrame, Text(thread, "name"), ": "),
+              hangs::kStackFramesMax, out.frames);
   }
   return out;
-}
-
-std::optional<hangs::Operation> TorchTransferOf(const TorchPython& python, bool has_pending) {
-  if (python.frames.empty()) return std::nullopt;
-  const std::string& frame = python.frames[0];
-  const std::string function = frame.substr(0, frame.find(" at "));
-  const bool is_call = (function == "recv" || function == "send") &&
-                       absl::StrContains(frame, "/torch/distributed/distributed_c10d.py:");
-  if (!is_call && (python.calls != "wait" || has_pending)) return std::nullopt;
-  const std::string name = is_call ? function : python.transfer;
-  return hangs::Operation{.kind = name == "send" ? OperationKind::kSend : OperationKind::kRecv,
-                          .state = OperationState::kStarted,
-                          .sequence = hangs::kUnknownSequence,
-                          .peer = python.peer,
-                          .name = name == "send" || name == "recv" ? name : "a send or receive"};
 }
 
 }  // namespace muster::agent

@@ -85,23 +85,35 @@ struct RankRecords {
 std::vector<hangs::GroupArrivals> FindArrivals(const std::vector<RankRecords>& ranks,
                                                absl::Time now);
 
-// What the hook tells: the ranks of each group by PyTorch's name of it, and "function at file:line"
-// of the main thread, innermost first. Empty where it is not as expected.
+// A call that the main thread awaits, by PyTorch's frames: one that no recorder has, or whose root
+// none has.
+struct TorchCall {
+  enum class Kind {
+    kNone,
+    kTransfer,  // "send", "recv"; "wait" is one of them, or what a recorder has
+    kMayWait,   // as "wait", or it waits for something of its own
+    kRooted,    // "broadcast", "scatter", "reduce", "gather": `peer` is the root
+    kMeeting,   // of all ranks of `group`: "monitored_barrier"
+    kRpc,       // of `function` at `peer`
+  };
+  Kind kind = Kind::kNone;
+  std::string name;
+  std::string group;     // by PyTorch's name of it; empty: of all ranks
+  std::string function;  // of kRpc
+  int peer = -1;         // rank of the job at the other end, or the root; -1: not known
+};
+
+// What the hook tells: the ranks of each group by PyTorch's name of it, "function at file:line" of
+// the main thread, innermost first, then of others that are in the program's files or in
+// torch.distributed (hangs::kThreadFrame), and what the main one awaits. Empty where it is not as
+// expected.
 using TorchMembers = std::map<std::string, std::vector<int>>;
 struct TorchPython {
   TorchMembers members;
   std::vector<std::string> frames;
-  std::string calls;  // the name of the method that the innermost has looked up last
-  // The kind of a send or receive ("send", "recv"; empty: not known), and the rank at its other end
-  // by arguments and variables of the frames; -1: not known.
-  std::string transfer;
-  int peer = -1;
+  TorchCall call;
+  bool has_rpc = false;  // it calls others, and is called, by PyTorch's RPC
 };
 TorchPython ReadTorchPython(absl::string_view json);
-
-// The send or receive in which a main thread is that has these frames and `calls` that; nothing: in
-// none. `peer` is a rank of the job. `has_pending`: the recorder has an operation of this rank that
-// may be what it waits for, where it only says "wait".
-std::optional<hangs::Operation> TorchTransferOf(const TorchPython& python, bool has_pending);
 
 }  // namespace muster::agent

@@ -27,8 +27,10 @@ constexpr absl::Duration kArrivalWindow = absl::Seconds(10);
 constexpr absl::Duration kStackTime = absl::Seconds(1);
 // A lane that takes longer than its questions may is stuck.
 constexpr absl::Duration kLaneTime = absl::Seconds(1);
-// A Python that does not let go of its lock answers nothing, however often it is asked.
+// A Python that does not let go of its lock answers nothing, however often it is asked: after so many
+// misses in a row nothing is known of it, and it is asked again after a while.
 constexpr int kStacksMissedMax = 3;
+constexpr absl::Duration kStacksMissedPause = absl::Seconds(10);
 
 std::vector<absl::StatusOr<TorchAnswer>> AskAll(const std::vector<std::string>& sockets,
                                                 const char* handler, absl::Duration time) {
@@ -81,6 +83,17 @@ int64_t CountIo(pid_t pid) {
     if (name == "syscr:" || name == "syscw:") total += value;
   }
   return total;
+}
+
+// How often the main thread has waited; proc(5). 0 if it cannot be read.
+int64_t CountWaits(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
+  std::string name;
+  while (file >> name) {
+    int64_t value = 0;
+    if (name == "voluntary_ctxt_switches:" && file >> value) return value;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -230,6 +243,7 @@ void TorchWatch::TakeRecords(Source& source, absl::string_view waits, bool in_fu
   if (rank.records.has_unrecorded) {
     rank.token += static_cast<uint64_t>(CountIo(rank.pid)) << 20;
   }
+  if (source.has_rpc) rank.token += static_cast<uint64_t>(CountWaits(rank.pid)) << 20;
 }
 
 // Counts what `source` has answered, and says when it is asked again.
@@ -275,7 +289,7 @@ void TorchWatch::Ask(Known& known, bool in_full, MonoTime due) {
     Schedule(source, is_still[i], in_full, due);
     if (!is_still[i]) source.rank->python = {};
   }
-  if (in_full) AskStacks(known, is_still);
+  if (in_full) AskStacks(known, is_still, now);
   TakeArrivals(known, now);
 }
 
@@ -296,15 +310,16 @@ void TorchWatch::TakeArrivals(Known& known, MonoTime now) {
                     .groups = FindArrivals(ranks, wall)};
 }
 
-// Asks for the stacks of those that stand still, once for each place at which they do.
-void TorchWatch::AskStacks(Known& known, const std::vector<bool>& is_still) {
+// Asks for the stacks of those that stand still, once for each place at which they do; of what no
+// recorder has, a stack alone tells that it goes on.
+void TorchWatch::AskStacks(Known& known, const std::vector<bool>& is_still, MonoTime now) {
   std::vector<std::string> sockets;
   bool any = false;
   for (size_t i = 0; i < known.sources.size(); ++i) {
     Source& source = known.sources[i];
-    const bool is_asked = is_still[i] && source.rank->answers &&
-                          source.stacks_missed < kStacksMissedMax &&
-                          source.stack_read_at != source.rank->token;
+    const bool is_asked = is_still[i] && source.rank->answers && now >= source.next_stack &&
+                          (source.stack_read_at != source.rank->token ||
+                           source.rank->python.call.kind != TorchCall::Kind::kNone);
     sockets.push_back(is_asked ? TorchPythonPath(source.socket) : "");
     any = any || is_asked;
   }
@@ -313,14 +328,15 @@ void TorchWatch::AskStacks(Known& known, const std::vector<bool>& is_still) {
   for (size_t i = 0; i < sockets.size(); ++i) {
     if (sockets[i].empty()) continue;
     Source& source = known.sources[i];
-    source.stack_read_at = source.rank->token;
-    source.rank->python = {};
     if (answers[i].ok()) {
+      source.stack_read_at = source.rank->token;
       source.stacks_missed = 0;
       source.rank->python = ReadTorchPython(answers[i]->body);
+      source.has_rpc = source.rank->python.has_rpc;
       for (const auto& [name, ranks] : source.rank->python.members) known.members[name] = ranks;
-    } else {
-      ++source.stacks_missed;
+    } else if (++source.stacks_missed >= kStacksMissedMax) {
+      source.rank->python = {};
+      source.next_stack = now + kStacksMissedPause;
     }
   }
 }

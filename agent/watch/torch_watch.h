@@ -73,10 +73,12 @@ class TorchWatch {
     // What its recorders have said last, also of one that has gone.
     std::shared_ptr<const TorchDumps> dumps;
     MonoTime dumps_read_at;
-    std::optional<uint64_t> stack_read_at;  // fingerprint at which its stack was asked for
+    std::optional<uint64_t> stack_read_at;  // fingerprint at which its stack was read
     int stacks_missed = 0;                  // in a row, that were asked for and never came
+    MonoTime next_stack;                    // at the earliest
     int num_same = 0;                       // answers in full, in a row, that were the same
     MonoTime next_ask;                      // in full, at the earliest
+    bool has_rpc = false;                   // no recorder has its calls
   };
   struct Arrivals {
     int64_t num_windows = 0;
@@ -94,7 +96,7 @@ class TorchWatch {
   static void Ask(Known& known, bool in_full, MonoTime due);
   static void Schedule(Source& source, bool is_same, bool in_full, MonoTime now);
   static void TakeArrivals(Known& known, MonoTime now);
-  static void AskStacks(Known& known, const std::vector<bool>& is_still);
+  static void AskStacks(Known& known, const std::vector<bool>& is_still, MonoTime now);
   static void TakeRecords(Source& source, absl::string_view waits, bool in_full);
 
   // What was known of the ranks is not known any more; what they called last is.

@@ -14,7 +14,6 @@ namespace muster::testing {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -223,7 +222,7 @@ TEST_F(TorchHookWithTorch, TellsTheRanksOfEachGroupAndWhereTheMainThreadIs) {
   const SubprocessResult result = Python(PeerPython(), {script, "python", "p"}, With());
   EXPECT_THAT(result.out,
               AllOf(HasSubstr("{\"groups\": {\"0\": [0], \"1\": [0]}, \"stack\": [[\"serves\", "),
-                    AnyOf(HasSubstr("\"calls\": \"sendall\""), HasSubstr("\"calls\": \"recv\""))));
+                    HasSubstr("\"call\": {}")));
 }
 
 TEST_F(TorchHookWithTorch, LeavesWhatWasCalledLastWhereTheProgramEndsByAnException) {

@@ -19,6 +19,7 @@ namespace {
 
 constexpr double kMinorityConfidence = 0.95;
 constexpr double kTieConfidence = 0.5;
+constexpr double kInferredConfidence = 0.5;
 // From this share of unheard ranks on it is the network that has a fault, not the ranks.
 constexpr double kPartitionShare = 0.5;
 
@@ -40,12 +41,13 @@ class Detective {
   }
 
  private:
-  // Nodes of the graph: ranks by index, then stalls, then one for all that is out of sight, and one
-  // for the possible other end of a send or receive.
+  // Nodes of the graph: ranks by index, then stalls, then one for all that is out of sight, one for
+  // the possible other end of a send or receive, and one for the answers of each rank to RPC.
   int NodeOfStall(int stall) const { return index_.num_ranks() + stall; }
   int NodeOfUnseen() const { return index_.num_ranks() + static_cast<int>(stalls_.size()); }
 
   int NodeOfAnybody() const { return NodeOfUnseen() + 1; }
+  int NodeOfAnswers(int rank) const { return NodeOfAnybody() + 1 + rank; }
 
   const RankEvidence& rank(int index) const { return index_.rank(index); }
 
@@ -94,15 +96,22 @@ class Detective {
   }
 
   void BuildGraph() {
-    graph_.emplace(NodeOfAnybody() + 1);
+    graph_.emplace(NodeOfAnswers(index_.num_ranks()));
+    has_fact_.assign(index_.num_ranks(), false);
     for (size_t s = 0; s < stalls_.size(); ++s) AddStall(static_cast<int>(s));
     for (const auto& [number, i] : index_.indices()) AddWaits(i);
     AddAnybody();
   }
 
+  // An operation that others have called leads to the rank.
+  void Accuse(int from, int rank) {
+    graph_->AddEdge(from, rank);
+    has_fact_[rank] = true;
+  }
+
   void AddStall(int s) {
     const Stall& stall = stalls_[s];
-    for (const int m : stall.missing) graph_->AddEdge(NodeOfStall(s), m);
+    for (const int m : stall.missing) Accuse(NodeOfStall(s), m);
     if (!stall.missing.empty()) return;
     if (stall.has_unseen_members) {
       graph_->AddEdge(NodeOfStall(s), NodeOfUnseen());
@@ -112,7 +121,7 @@ class Detective {
     // each waits for its turn, and that says nothing.
     if (stall.queued.size() < stall.waiting.size()) {
       for (const int m : stall.queued) {
-        if (HasPendingElsewhere(m, stall.group)) graph_->AddEdge(NodeOfStall(s), m);
+        if (HasPendingElsewhere(m, stall.group)) Accuse(NodeOfStall(s), m);
       }
     }
   }
@@ -147,39 +156,53 @@ class Detective {
   }
 
   void AddTransfer(int i, const GroupRecord& record, const Operation& op) {
-    if (op.peer < 0) {  // with whom is not known
-      graph_->AddEdge(i, NodeOfAnybody());
-      transfers_.push_back({i, NodeOfAnybody(), record.group, op});
-      return;
-    }
+    const bool is_rpc = index_.group(record.group).name == kRpcGroup;
+    const auto wait_for = [&](int node) {
+      graph_->AddEdge(i, node);
+      transfers_.push_back({i, node, record.group, op});
+    };
+    if (op.peer < 0) return wait_for(is_rpc ? NodeOfUnseen() : NodeOfAnybody());
     const std::vector<int>& members = index_.group(record.group).members;
     const int other = op.peer < static_cast<int>(members.size()) ? members[op.peer] : kUnknownRank;
     const auto found = index_.indices().find(other);
     if (found == index_.indices().end() || rank(found->second).life == Life::kUnreachable) {
-      graph_->AddEdge(i, NodeOfUnseen());
-      transfers_.push_back({i, NodeOfUnseen(), record.group, op});
-      return;
+      return wait_for(NodeOfUnseen());
     }
+    const bool runs = rank(found->second).life == Life::kRunning;
+    if (is_rpc && runs) return wait_for(NodeOfAnswers(found->second));
     const int own = RankInGroup(members, rank(i).rank);
-    if (rank(found->second).life == Life::kRunning && HasAnswered(found->second, record, op, own)) {
-      return;  // under way between the two
-    }
-    graph_->AddEdge(i, found->second);
-    transfers_.push_back({i, found->second, record.group, op});
+    if (runs && HasAnswered(found->second, record, op, own)) return;  // under way between the two
+    wait_for(found->second);
+    has_fact_[found->second] = true;
   }
 
-  static bool IsWithAnybody(const Transfer& transfer) { return transfer.operation.peer < 0; }
+  bool IsWithAnybody(const Transfer& transfer) const { return transfer.to == NodeOfAnybody(); }
 
-  // A send or receive with a rank that is not known may be with any that waits for nothing; where
-  // all wait, it is out of sight.
+  // A send or receive with a rank that is not known may be with any of its group that waits for
+  // nothing; where all wait, it is out of sight. NCCL's recorder has all that a rank does, so that
+  // who waits for nothing has not called what the others have.
   void AddAnybody() {
-    if (!std::any_of(transfers_.begin(), transfers_.end(), IsWithAnybody)) return;
     std::vector<bool> waits(index_.num_ranks(), false);
-    for (const Transfer& transfer : transfers_) waits[transfer.from] = true;
+    std::vector<bool> may_be(index_.num_ranks(), false);
+    bool is_recorded = true;
+    bool is_any = false;
+    for (const Transfer& transfer : transfers_) {
+      waits[transfer.from] = true;
+      if (!IsWithAnybody(transfer)) continue;
+      const Group& group = index_.group(transfer.group);
+      is_any = true;
+      is_recorded = is_recorded && group.is_on_device;
+      for (const int member : group.members) {
+        const auto found = index_.indices().find(member);
+        if (found != index_.indices().end()) may_be[found->second] = true;
+      }
+    }
+    if (!is_any) return;
     for (const auto& [number, i] : index_.indices()) {
       const bool has_gone = rank(i).life == Life::kEnded || rank(i).life == Life::kUnreachable;
-      if (waits[i] || has_gone || !graph_->edges_of(i).empty()) continue;
+      if (waits[i] || !may_be[i] || has_gone || !graph_->edges_of(i).empty()) continue;
       graph_->AddEdge(NodeOfAnybody(), i);
+      has_fact_[i] = has_fact_[i] || is_recorded;
     }
     if (graph_->edges_of(NodeOfAnybody()).empty()) {
       graph_->AddEdge(NodeOfAnybody(), NodeOfUnseen());
@@ -315,6 +338,7 @@ class Detective {
   struct End {
     Diagnosis diagnosis;
     int stall = kNone;
+    int answers = kNone;  // node of a rank's answers, where it ends there
   };
 
   End OfEnd(const std::vector<int>& nodes) const {
@@ -327,6 +351,11 @@ class Detective {
     } else if (nodes.front() < num_ranks) {
       found.finding = FindingOf(rank(nodes.front()));
       found.can_heal = found.finding != Finding::kEnded && found.finding != Finding::kStopped;
+      found.is_inferred = !has_fact_[nodes.front()];
+      if (found.is_inferred) found.confidence = kInferredConfidence;
+    } else if (nodes.front() > NodeOfAnybody()) {
+      out.answers = nodes.front();
+      OfAnswers(nodes.front() - NodeOfAnswers(0), found);
     } else if (nodes.front() == NodeOfUnseen()) {
       found.finding = Finding::kOutOfSight;
       found.words = TransfersWithAnybodyInWords();
@@ -337,6 +366,25 @@ class Detective {
     }
     if (found.confidence == 0) found.confidence = ScoreOf(found.finding);
     return out;
+  }
+
+  // What the call is served by is not seen, and may itself wait for somebody.
+  void OfAnswers(int i, Diagnosis& out) const {
+    out.finding = Finding::kNotCalled;
+    out.culprits = index_.NumbersOf({i});
+    out.is_inferred = true;
+    out.confidence = kInferredConfidence;
+    std::vector<int> callers;
+    const Transfer* first = nullptr;
+    for (const Transfer& transfer : transfers_) {
+      if (transfer.to != NodeOfAnswers(i)) continue;
+      callers.push_back(transfer.from);
+      if (first == nullptr) first = &transfer;
+    }
+    const std::vector<int> numbers = index_.NumbersOf(callers);
+    out.words = absl::StrCat(RanksInWords(out.culprits), " has not answered ",
+                             NameOf(first->operation), ", for which ", RanksInWords(numbers),
+                             numbers.size() == 1 ? " waits" : " wait");
   }
 
   void OfCircle(const std::vector<int>& nodes, End& out) const {
@@ -419,15 +467,27 @@ class Detective {
     if (out.finding == Finding::kNobodyWaits) return;
     std::vector<int> targets;
     for (const int culprit : out.culprits) targets.push_back(index_.indices().at(culprit));
+    if (end.answers != kNone) targets = {end.answers};
     if (out.finding == Finding::kOutOfSight) targets.push_back(NodeOfUnseen());
     if (end.stall != kNone) {
       SetOperation(out, stalls_[end.stall]);
       targets.push_back(NodeOfStall(end.stall));
     }
     out.waiting = WaitingAmong(graph_->Reach(targets), out.culprits);
+    if (out.finding == Finding::kInside) out.waiting = InsideOf(stalls_[end.stall]);
     if (!out.operation) SetDirectOperation(out, targets);
     DescribePath(out, targets);
     AddReasons(out);
+  }
+
+  // Those that are in the operation; others may be past it, and wait in a later one.
+  std::vector<int> InsideOf(const Stall& stall) const {
+    std::vector<int> inside;
+    for (const auto& [i, record] : index_.records(stall.group)) {
+      const Operation* op = FindCollective(*record, stall.operation->sequence);
+      if (op != nullptr && op->is_pending()) inside.push_back(i);
+    }
+    return index_.NumbersOf(inside);
   }
 
   // One entry per node of the graph: whether it is among `nodes`.
@@ -555,7 +615,7 @@ class Detective {
     if (next == NodeOfUnseen() || next == NodeOfAnybody()) {
       return absl::StrCat("rank ", rank(from).rank, " waits for ranks of which nothing is known");
     }
-    if (next >= num_ranks) {
+    if (next >= num_ranks && next < NodeOfUnseen()) {
       const Stall& stall = stalls_[next - num_ranks];
       const std::string what = InWords(*stall.operation, index_.group(stall.group).name);
       const bool is_last = k + 2 >= path.size() || path[k + 2] == NodeOfUnseen();
@@ -565,9 +625,10 @@ class Detective {
     }
     for (const Transfer& transfer : transfers_) {
       if (transfer.from != from || transfer.to != next) continue;
+      const int other = next < num_ranks ? next : next - NodeOfAnswers(0);
       return absl::StrCat("rank ", rank(from).rank, " waits in ",
                           InWords(transfer.operation, index_.group(transfer.group).name),
-                          " for rank ", rank(next).rank);
+                          " for rank ", rank(other).rank);
     }
     return "";
   }
@@ -600,6 +661,7 @@ class Detective {
   std::vector<Mismatch> mismatches_;
   std::vector<Transfer> transfers_;
   std::optional<WaitGraph> graph_;
+  std::vector<bool> has_fact_;  // of each rank: an operation of others' leads to it
 };
 
 }  // namespace

@@ -68,7 +68,10 @@ struct Diagnosis {
   std::vector<std::string> spoke_for_it;
   double confidence = 0;  // that ending the culprits is right, once it is certain to be a hang
   bool can_heal = true;   // by waiting alone
-  bool is_busy = false;   // all culprits compute, read or write: they may only take long
+  // The culprits only do nothing while others wait for somebody: no operation of a group, which
+  // others have called and they have not, leads to them. It is noticed, never judged.
+  bool is_inferred = false;
+  bool is_busy = false;  // all culprits compute, read or write: they may only take long
   Cause cause = Cause::kUnknown;
 
   // "rank 3 has not called all_reduce #17 (group dp, 4096 bytes f32); ranks 0-2 wait". Begins with

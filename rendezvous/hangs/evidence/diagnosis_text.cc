@@ -46,6 +46,10 @@ std::string NameOf(const Operation& operation) {
 
 std::string InWords(const Operation& operation, const std::string& group) {
   std::string peer;
+  if (group == kRpcGroup) {
+    return absl::StrCat(NameOf(operation),
+                        operation.peer < 0 ? "" : absl::StrCat(" at rank ", operation.peer));
+  }
   if (!operation.is_collective() && operation.peer < 0) {
     return absl::StrCat(NameOf(operation), " (group ", group, ")");
   }

@@ -27,6 +27,10 @@ inline constexpr int64_t kUnknownSequence = -1;
 // How PyTorch's call is named that makes a group, and that all ranks have to call.
 inline constexpr char kNewGroup[] = "new_group";
 
+// Calls of PyTorch's RPC, as receives from the rank that is to answer: a thread of that rank's own
+// answers, whatever its main thread waits for.
+inline constexpr char kRpcGroup[] = "RPC";
+
 struct Group {
   std::string name;
   std::vector<int> members;   // ranks of the job by rank in the group; kUnknownRank

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "proto/base/words.h"
 
 namespace muster::hangs {
@@ -44,24 +45,51 @@ bool IsBetween(const std::string& frame) {
          (absl::StrContains(frame, "/lib/python3") && !absl::StrContains(frame, "-packages/"));
 }
 
-}  // namespace
-
-// The innermost and the outermost.
-std::string PythonInWords(const std::vector<std::string>& frames) {
-  constexpr size_t kFramesInWords = 4;
+// The innermost and the outermost of one thread; of those in between the program's and PyTorch's.
+std::string ThreadInWords(absl::Span<const std::string> frames, size_t frames_max) {
   std::vector<std::string> telling;
   for (const std::string& frame : frames) {
-    if (!telling.empty() && IsBetween(frame)) continue;
+    if (IsBetween(frame)) continue;
     const size_t path = frame.find(" at ");
     const size_t file = frame.rfind('/');
     const bool has_folders = path != std::string::npos && file != std::string::npos && file > path;
     telling.push_back(has_folders ? absl::StrCat(frame.substr(0, path + 4), frame.substr(file + 1))
                                   : frame);
   }
-  if (telling.size() > kFramesInWords) {
-    telling.erase(telling.begin() + kFramesInWords - 1, telling.end() - 1);
+  if (telling.size() > frames_max) {
+    telling.erase(telling.begin() + static_cast<std::ptrdiff_t>(frames_max) - 1, telling.end() - 1);
   }
   return absl::StrJoin(telling, " < ");
+}
+
+bool BeginsAThread(const std::string& frame) { return absl::StartsWith(frame, kThreadFrame); }
+
+}  // namespace
+
+std::string PythonInWords(const std::vector<std::string>& frames) {
+  constexpr size_t kFramesInWords = 4;
+  constexpr size_t kThreadsInWords = 2;
+  constexpr size_t kFramesOfAThread = 2;
+  const auto end = std::find_if(frames.begin(), frames.end(), BeginsAThread);
+  const size_t num_main = end - frames.begin();
+  const absl::Span<const std::string> all(frames);
+  std::string words = ThreadInWords(all.first(num_main), kFramesInWords);
+  // The thread is in Python's own library alone.
+  if (words.empty() && num_main > 0) words = frames[0];
+  size_t num_threads = 0;
+  for (size_t at = num_main; at < frames.size() && num_threads < kThreadsInWords; ++num_threads) {
+    const auto next = std::find_if(frames.begin() + static_cast<std::ptrdiff_t>(at) + 1,
+                                   frames.end(), BeginsAThread);
+    std::vector<std::string> of_thread(frames.begin() + static_cast<std::ptrdiff_t>(at), next);
+    const size_t name_end = of_thread[0].find(": ");
+    const std::string name =
+        of_thread[0].substr(kThreadFrame.size(), name_end - kThreadFrame.size());
+    of_thread[0].erase(0, name_end + 2);
+    absl::StrAppend(&words, words.empty() ? "" : "; ", "its thread ", name, " in ",
+                    ThreadInWords(of_thread, kFramesOfAThread));
+    at = next - frames.begin();
+  }
+  return words;
 }
 
 std::string PhaseInWords(Phase phase, const std::optional<int64_t>& step) {

@@ -34,6 +34,9 @@ absl::string_view ToString(ToldBy told_by);
 // The innermost frames of one stack: as many are read, sent and written.
 inline constexpr size_t kStackFramesMax = 48;
 
+// How the innermost frame of another thread begins: "thread Saver: write at saver.py:7".
+inline constexpr absl::string_view kThreadFrame = "thread ";
+
 // What is known of one rank at the time of the verdict.
 struct RankReport {
   int rank = 0;
@@ -48,7 +51,8 @@ struct RankReport {
   std::vector<std::string>
       frames;  // of its main thread, innermost first; empty: `no_frames` says why
   std::string no_frames;
-  // "function at file:line" of its Python, innermost first; empty: not known.
+  // "function at file:line" of its Python, innermost first, of its main thread and then of others;
+  // empty: not known.
   std::vector<std::string> python;
   friend bool operator==(const RankReport&, const RankReport&) = default;
 };
@@ -63,7 +67,8 @@ std::vector<StackGroup> MergeStacks(
     const std::vector<RankReport>& ranks,
     std::vector<std::string> RankReport::*which = &RankReport::frames);
 
-// "all_reduce at distributed_c10d.py:4181 < step at train.py:26": what tells most; may be empty.
+// "all_reduce at distributed_c10d.py:4181 < step at train.py:26", what tells most; behind it, where
+// there are others, "; its thread Saver in write at saver.py:7". May be empty.
 std::string PythonInWords(const std::vector<std::string>& frames);
 
 // "in its reduce phase of step 7", "between steps 7 and 8", "starting".

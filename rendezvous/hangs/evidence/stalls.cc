@@ -1,6 +1,7 @@
 #include "rendezvous/hangs/evidence/stalls.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -69,11 +70,23 @@ bool IsSameButForSize(const Operation& a, const Operation& b) {
   return a.kind == b.kind && a.name == b.name && a.dtype == b.dtype && a.peer == b.peer;
 }
 
+// With the root, where two have another one.
+std::string CallInWords(const Side& side, const std::vector<Side>& sides,
+                        const std::string& group) {
+  const Operation& op = *side.operation;
+  const bool is_by_root = std::any_of(sides.begin(), sides.end(), [&](const Side& other) {
+    return other.operation->kind == op.kind && other.operation->name == op.name &&
+           other.operation->peer != op.peer;
+  });
+  return is_by_root && op.peer >= 0 ? absl::StrCat(InWords(op, group), " with root ", op.peer)
+                                    : InWords(op, group);
+}
+
 std::string WhoCalledWhat(const std::vector<Side>& sides, const std::string& group, bool is_tie) {
   std::vector<std::string> parts;
   for (const Side& side : sides) {
     parts.push_back(
-        absl::StrCat(RanksInWords(side.numbers), " called ", InWords(*side.operation, group)));
+        absl::StrCat(RanksInWords(side.numbers), " called ", CallInWords(side, sides, group)));
   }
   const std::string last = std::move(parts.back());
   parts.pop_back();
@@ -179,6 +192,26 @@ Signature SignatureOf(const Operation& op) {
   return {op.kind, op.name, op.dtype, op.bytes, op.peer, op.chain};
 }
 
+namespace {
+
+// Whose root is not known may have called what the others have: it is of their side where they have
+// one root, and of none where they differ.
+void MergeUnknownRoots(std::map<Signature, std::vector<int>>& classes) {
+  constexpr size_t kPeer = 4;
+  for (auto at = classes.begin(); at != classes.end();) {
+    std::vector<std::vector<int>*> same;
+    for (auto& [signature, members] : classes) {
+      Signature without = signature;
+      std::get<kPeer>(without) = -1;
+      if (signature != at->first && without == at->first) same.push_back(&members);
+    }
+    if (same.size() == 1) same[0]->insert(same[0]->end(), at->second.begin(), at->second.end());
+    at = same.empty() ? std::next(at) : classes.erase(at);
+  }
+}
+
+}  // namespace
+
 std::vector<Stall> FindStalls(const EvidenceIndex& index) {
   std::vector<Stall> stalls;
   for (int g = 0; g < index.num_groups(); ++g) {
@@ -237,6 +270,7 @@ std::vector<Mismatch> FindMismatches(const EvidenceIndex& index, const std::vect
         classes[SignatureOf(*op)].push_back(i);
         examples[SignatureOf(*op)] = op;
       }
+      MergeUnknownRoots(classes);
       if (classes.size() < 2) continue;
       mismatches.push_back(JudgeClasses(index, stall, classes, examples));
       break;

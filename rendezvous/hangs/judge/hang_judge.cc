@@ -94,7 +94,7 @@ absl::Duration HangJudge::LongestHard(const std::vector<int>& ranks) const {
 
 // Nothing while a rank that is concerned still does something.
 std::optional<std::string> HangJudge::ReasonForVerdict(const Diagnosis& diagnosis) const {
-  if (diagnosis.finding == Finding::kOutOfSight) return std::nullopt;
+  if (diagnosis.finding == Finding::kOutOfSight || diagnosis.is_inferred) return std::nullopt;
   if (!diagnosis.can_heal && diagnosis.confidence >= kConfidenceToAct) {
     const absl::Duration silence =
         LeastSilence(IsGone(diagnosis) ? diagnosis.waiting : Everyone(diagnosis));

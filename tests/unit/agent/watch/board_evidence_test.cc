@@ -256,7 +256,7 @@ TEST(MakeEvidence, OfSeveralNodesHasTheRanksOfAGroupOnceOneNodeTellsThem) {
 // Rank 0 waits for rank 1, which waits for a send: whose, its stack does not tell.
 TEST(MakeEvidence, AccusesNobodyWhereTheWaitingEndsInAReceiveFromNobodyKnows) {
   WatchedRank receives = TorchRankIn(1, {TorchCalls("0", "default_pg", 6, OperationState::kDone)});
-  receives.torch->python.frames = {"recv at /t/torch/distributed/distributed_c10d.py:9"};
+  receives.torch->python.call = {.kind = TorchCall::Kind::kTransfer, .name = "recv"};
   const hangs::Diagnosis diagnosis = hangs::Diagnose(MakeEvidence(
       Round(0), 2,
       {TorchRankIn(0, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)}), receives}));
@@ -269,9 +269,7 @@ TEST(MakeEvidence, AccusesNobodyWhereTheWaitingEndsInAReceiveFromNobodyKnows) {
 
 TEST(MakeEvidence, NamesWhoHasGoneOnWithoutTheReceiveThatASendWaitsFor) {
   WatchedRank sends = TorchRankIn(1, {TorchCalls("0", "default_pg", 6, OperationState::kDone)});
-  sends.torch->python = {.frames = {"send at /t/torch/distributed/distributed_c10d.py:9"},
-                         .transfer = "send",
-                         .peer = 2};
+  sends.torch->python.call = {.kind = TorchCall::Kind::kTransfer, .name = "send", .peer = 2};
   const auto waits = [](int rank) {
     return TorchRankIn(rank, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)});
   };
@@ -285,12 +283,76 @@ TEST(MakeEvidence, NamesWhoHasGoneOnWithoutTheReceiveThatASendWaitsFor) {
 
 TEST(MakeEvidence, TakesAWaitForNothingThatIsRecordedForASendOrReceive) {
   WatchedRank waits = TorchRankIn(1, {TorchCalls("0", "default_pg", 6, OperationState::kDone)});
-  waits.torch->python = {.frames = {"backward at /a.py:1"}, .calls = "wait"};
+  waits.torch->python.call = {.kind = TorchCall::Kind::kTransfer, .name = "wait"};
   WatchedRank other = TorchRankIn(0, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)});
   other.torch->python = waits.torch->python;
   const hangs::Diagnosis diagnosis = hangs::Diagnose(MakeEvidence(Round(0), 2, {other, waits}));
   EXPECT_EQ(diagnosis.finding, hangs::Finding::kOutOfSight);
   EXPECT_EQ(diagnosis.path.back(), "rank 1 waits for ranks of which nothing is known");
+}
+
+// Rank 0 may wait for something of its own; ranks 1 and 2 idle by intention.
+TEST(MakeEvidence, AccusesNobodyOfAWaitThatMayBeForSomethingElse) {
+  std::vector<WatchedRank> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(TorchRankIn(rank, {TorchCalls("0", "default_pg", 6, OperationState::kDone)}));
+  }
+  ranks[0].torch->python.call = {.kind = TorchCall::Kind::kMayWait, .name = "may_wait"};
+  const hangs::Diagnosis guess = hangs::Diagnose(MakeEvidence(Round(0), 3, ranks));
+  EXPECT_THAT(guess.culprits, ElementsAre(1, 2));
+  EXPECT_TRUE(guess.is_inferred);
+  EXPECT_EQ(guess.operation->name, "a send or receive, or something else");
+  ranks[0].torch->python.call = {};
+  EXPECT_EQ(hangs::Diagnose(MakeEvidence(Round(0), 3, ranks)).finding,
+            hangs::Finding::kNobodyWaits);
+}
+
+TEST(MakeEvidence, ComparesRootsThatTheStacksTell) {
+  std::vector<WatchedRank> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    TorchGroup group = TorchCalls("5", "dp 5", 7, OperationState::kIssued);
+    group.operations[0].kind = OperationKind::kBroadcast;
+    group.operations[0].name = "broadcast";
+    if (rank == 3) group = TorchCalls("5", "dp 5", 6, OperationState::kDone);
+    ranks.push_back(TorchRankIn(rank, {group}));
+    ranks.back().torch->python.call = {
+        .kind = TorchCall::Kind::kRooted, .name = "broadcast", .group = "5", .peer = 10 + rank / 2};
+  }
+  const hangs::Evidence evidence = MakeEvidence(Round(0), 20, ranks, {{"5", {10, 11, 0, 1, 2, 3}}});
+  EXPECT_EQ(evidence.ranks[1].groups[0].operations[0].peer, 0) << "a rank of the group";
+  EXPECT_EQ(evidence.ranks[2].groups[0].operations[0].peer, 1);
+  EXPECT_EQ(evidence.ranks[3].groups[0].operations[0].peer, -1) << "it waits for nothing";
+}
+
+TEST(MakeEvidence, NamesWhoHasNotComeToAMeetingThatNoRecorderHas) {
+  std::vector<WatchedRank> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.push_back(TorchRankIn(rank, {TorchCalls("0", "default_pg", 6, OperationState::kDone)}));
+    if (rank == 2) continue;
+    ranks.back().torch->python.call = {
+        .kind = TorchCall::Kind::kMeeting, .name = "monitored_barrier", .group = "0"};
+  }
+  const hangs::Diagnosis found = hangs::Diagnose(MakeEvidence(Round(0), 4, ranks));
+  EXPECT_EQ(found.Describe(),
+            "rank 2 has not called monitored_barrier (group default_pg); ranks 0, 1 and 3 wait");
+  EXPECT_FALSE(found.is_inferred);
+}
+
+// A thread of rank 1 is to answer: that its main thread waits for rank 0 is no circle.
+TEST(MakeEvidence, LeadsFromACallOfRpcToTheRankThatHasNotAnswered) {
+  WatchedRank calls = TorchRankIn(0, {TorchCalls("0", "default_pg", 6, OperationState::kDone)});
+  calls.torch->python.call = {
+      .kind = TorchCall::Kind::kRpc, .name = "rpc_sync", .function = "load", .peer = 1};
+  const WatchedRank called =
+      TorchRankIn(1, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)});
+  const hangs::Diagnosis found = hangs::Diagnose(MakeEvidence(Round(0), 2, {calls, called}));
+  EXPECT_EQ(found.finding, hangs::Finding::kNotCalled);
+  EXPECT_THAT(found.culprits, ElementsAre(1));
+  EXPECT_EQ(found.Describe(),
+            "rank 1 has not answered rpc_sync of load, for which rank 0 waits; rank 0 waits");
+  EXPECT_TRUE(found.is_inferred) << "what serves it may wait for somebody";
+  calls.torch->python.call.peer = -1;
+  EXPECT_THAT(hangs::Diagnose(MakeEvidence(Round(0), 2, {calls, called})).culprits, IsEmpty());
 }
 
 // It has made its group, and nothing since.

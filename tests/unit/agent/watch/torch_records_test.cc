@@ -312,8 +312,12 @@ TEST(ReadTorchPython, HasTheRanksOfGroupsAndTheStackOfTheMainThread) {
   const TorchPython python = ReadTorchPython(
       R"({"groups":{"0":[0,1],"7":[1,3],"8":[-1]},)"
       R"("stack":[["recv","/t/torch/distributed/distributed_c10d.py",9],["main","/a/train.py",7]],)"
-      R"("calls":"wait"})");
-  EXPECT_EQ(python.calls, "wait");
+      R"("call":{"name":"broadcast","group":"7","peer":3},"has_rpc":true})");
+  EXPECT_EQ(python.call.kind, TorchCall::Kind::kRooted);
+  EXPECT_EQ(python.call.name, "broadcast");
+  EXPECT_EQ(python.call.group, "7");
+  EXPECT_EQ(python.call.peer, 3);
+  EXPECT_TRUE(python.has_rpc);
   EXPECT_THAT(python.members,
               ElementsAre(Pair("0", ElementsAre(0, 1)), Pair("7", ElementsAre(1, 3))));
   EXPECT_THAT(python.frames, ElementsAre("recv at /t/torch/distributed/distributed_c10d.py:9",
@@ -348,30 +352,35 @@ TEST(ReadTorchRecorder, HasNoLastCallsOfAGroupThatWasMadeAnewUnderItsOldName) {
   EXPECT_EQ(records->last_calls[1].operation.bytes, 32);
 }
 
-TEST(TorchTransferOf, IsTheSendOrReceiveInWhichTheMainThreadIs) {
-  const std::string recv = "recv at /t/torch/distributed/distributed_c10d.py:9";
-  const auto found = TorchTransferOf(
-      {.frames = {recv, "f at /a.py:1"}, .calls = "wait", .transfer = "recv", .peer = 3}, true);
-  ASSERT_TRUE(found);
-  EXPECT_EQ(found->kind, OperationKind::kRecv);
-  EXPECT_EQ(found->name, "recv");
-  EXPECT_EQ(found->peer, 3);
-  const TorchPython waits = {.frames = {"f at /a.py:1", recv}, .calls = "wait"};
-  ASSERT_TRUE(TorchTransferOf(waits, false));
-  EXPECT_EQ(TorchTransferOf(waits, false)->name, "a send or receive");
-  EXPECT_EQ(TorchTransferOf(waits, false)->peer, -1);
-  EXPECT_FALSE(TorchTransferOf(waits, /*has_pending=*/true)) << "it may wait for what is recorded";
-  EXPECT_FALSE(TorchTransferOf({.frames = {"f at /a.py:1", recv}, .calls = "sleep"}, false));
-  EXPECT_FALSE(TorchTransferOf({}, false));
+TEST(ReadTorchPython, HasOtherThreadsBehindTheMainOne) {
+  const TorchPython python = ReadTorchPython(
+      R"({"stack":[["f","/a.py",1]],"threads":[{"name":"Saver","stack":[["g","/b.py",2],)"
+      R"(["h","/b.py",3]]},7,{"name":"X","stack":[["i","/c.py",4]]}]})");
+  EXPECT_THAT(python.frames,
+              ElementsAre("f at /a.py:1", "thread Saver: g at /b.py:2", "h at /b.py:3"))
+      << "up to what is not as expected";
+  std::string many = R"(["f","/a.py",1])";
+  for (int i = 1; i < 60; ++i) absl::StrAppend(&many, R"(,["f","/a.py",1])");
+  EXPECT_THAT(ReadTorchPython(absl::StrCat(R"({"stack":[)", many, "]}")).frames, SizeIs(48));
+  EXPECT_THAT(ReadTorchPython(absl::StrCat(R"({"stack":[)", many,
+                                           R"(],"threads":[{"stack":[["g","/b.py",2]]}]})"))
+                  .frames,
+              SizeIs(25));
 }
 
-TEST(ReadTorchPython, HasTheOtherEndOfASendWhereTheFramesTellIt) {
-  const TorchPython told = ReadTorchPython(R"({"transfer":"send","peer":2})");
-  EXPECT_EQ(told.transfer, "send");
-  EXPECT_EQ(told.peer, 2);
-  EXPECT_EQ(ReadTorchPython(R"({"transfer":"send"})").peer, -1);
-  EXPECT_EQ(ReadTorchPython(R"({"peer":-4})").peer, -1);
-  EXPECT_EQ(ReadTorchPython(R"({"peer":99999999999})").peer, -1);
+TEST(ReadTorchPython, HasTheOtherEndWhereTheFramesTellItAndNoCallThatIsNotKnown) {
+  const auto call = [](const char* text) {
+    return ReadTorchPython(absl::StrCat(R"({"call":)", text, "}")).call;
+  };
+  EXPECT_EQ(call(R"({"name":"send","peer":2})").kind, TorchCall::Kind::kTransfer);
+  EXPECT_EQ(call(R"({"name":"send","peer":2})").peer, 2);
+  EXPECT_EQ(call(R"({"name":"send","peer":null})").peer, -1);
+  EXPECT_EQ(call(R"({"name":"send","peer":-4})").peer, -1);
+  EXPECT_EQ(call(R"({"name":"send","peer":99999999999})").peer, -1);
+  EXPECT_EQ(call(R"({"name":"rpc_sync","function":"load","peer":1})").function, "load");
+  for (const char* none : {"{}", "[]", "null", R"({"name":7})", R"({"name":"get"})"}) {
+    EXPECT_EQ(call(none).kind, TorchCall::Kind::kNone) << none;
+  }
 }
 
 // --- When ranks come to their collectives

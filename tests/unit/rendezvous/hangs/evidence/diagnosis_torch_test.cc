@@ -240,8 +240,55 @@ TEST_P(TorchVerdicts, BeginWithTheOneThatIsIdleWhereAReceiveIsFromNobodyKnows) {
   const Diagnosis found = Found();
   EXPECT_THAT(found.culprits, ElementsAre(1));
   EXPECT_THAT(found.Describe(), StartsWith("rank 1 is in no operation while rank 0 waits in recv"));
+  EXPECT_TRUE(found.is_inferred);
   job_.rank(1).life = Life::kEnded;
   EXPECT_THAT(Found().culprits, IsEmpty()) << "who has ended may have ended well";
+}
+
+TEST_P(TorchVerdicts, GiveAFactWayBeforeAGuess) {
+  if (size() < 3) return;
+  job_.Called(0, world_, Transfer(OperationKind::kRecv, -1));
+  const int pair = job_.AddGroup("pair 1", {0, 1});
+  job_.Called(0, pair, Call(OperationKind::kAllReduce));
+  const Diagnosis found = Found();
+  EXPECT_THAT(found.culprits, ElementsAre(1)) << "the others are in no operation, either";
+  EXPECT_FALSE(found.is_inferred);
+}
+
+TEST_P(TorchVerdicts, BeginWithTheFewerThatNameAnotherRoot) {
+  for (const int r : Everyone()) {
+    Operation op = Call(OperationKind::kBroadcast);
+    op.peer = r == 1 ? 1 : 0;
+    job_.Called(r, world_, op);
+  }
+  const Diagnosis found = Found();
+  EXPECT_EQ(found.finding, Finding::kMismatch);
+  if (IsTie()) {
+    EXPECT_THAT(found.culprits, ElementsAre(0, 1));
+    EXPECT_THAT(found.Describe(), HasSubstr("which of them is right cannot be told"));
+    return;
+  }
+  EXPECT_THAT(found.culprits, ElementsAre(1));
+  EXPECT_EQ(found.Describe(),
+            absl::StrCat("rank 1 called broadcast #12 (group default_pg, 4096 bytes f32) with root "
+                         "1 where ",
+                         Others(1),
+                         " called broadcast #12 (group default_pg, 4096 bytes f32) with root 0; ",
+                         WaitInWords(1)));
+}
+
+// Who is past it, or whose stack has not been read, may have named any.
+TEST_P(TorchVerdicts, AccuseNobodyOfARootThatIsNotKnown) {
+  for (const int r : Everyone()) {
+    Operation op = Call(OperationKind::kBroadcast);
+    op.peer = r == 1 ? 0 : -1;
+    job_.Called(r, world_, r == 0 ? Done(op) : op);
+  }
+  job_.Called(0, world_, Call(OperationKind::kAllReduce, kCalled + 1));
+  const Diagnosis found = Found();
+  EXPECT_EQ(found.finding, Finding::kInside);
+  EXPECT_THAT(found.Describe(), HasSubstr(absl::StrCat("; ", RanksInWords(AllBut(0)), " wait")))
+      << "rank 0 waits in another";
 }
 
 TEST_P(TorchVerdicts, NameTheFewerThatUseTwoGroupsInTheOppositeOrder) {

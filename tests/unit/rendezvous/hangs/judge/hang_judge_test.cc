@@ -82,6 +82,14 @@ TEST_F(HangWatch, GivesNoticeWithinSevenSecondsAndAccusesNobody) {
   EXPECT_THAT(verdicts_, IsEmpty());
 }
 
+TEST_F(HangWatch, NoticesWhatIsInferredAndNeverJudgesIt) {
+  Diagnosis guess = RankOneIsMissing();
+  guess.is_inferred = true;
+  Pass(2000, guess);
+  EXPECT_THAT(notices_, testing::SizeIs(1));
+  EXPECT_THAT(verdicts_, IsEmpty());
+}
+
 TEST_F(HangWatch, JudgesAtTheHardLimitOnce) {
   Pass(599, RankOneIsMissing());
   EXPECT_THAT(verdicts_, IsEmpty());
