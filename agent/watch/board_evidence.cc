@@ -77,6 +77,7 @@ class EvidenceMaker {
                              .is_mute = watched.is_mute,
                              .tells_waits = watched.board.pid != 0,
                              .is_busy = watched.is_busy,
+                             .loops = watched.loops,
                              .fault = watched.fault,
                              .doing = watched.doing};
     for (size_t g = 0; g < watched.board.groups.size(); ++g) {

@@ -27,6 +27,7 @@ struct WatchedRank {
   absl::Duration silent_for;
   bool is_mute = false;  // neither a board nor PyTorch tells of it
   bool is_busy = false;  // it computes, reads or writes, by what it uses
+  bool loops = false;    // it computes, for long in one function
   std::string fault;
   std::string doing;
   hangs::Hold hold = hangs::Hold::kUnknown;

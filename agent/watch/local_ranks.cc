@@ -13,6 +13,10 @@ constexpr absl::Duration kSilenceToAskAbout = absl::Seconds(3);
 // A younger look is taken for one of now: what is used in so short a time tells nothing.
 constexpr absl::Duration kSameLook = absl::Milliseconds(200);
 
+// A function that calls others is seen in another before that, and one that is called again and
+// again by its caller's other lines.
+constexpr int kOftenInOneFunction = 10;
+
 hangs::ToldBy WhoTells(const WatchedRank& rank) {
   if (!rank.board.groups.empty()) return hangs::ToldBy::kOperations;
   if (rank.torch) return hangs::ToldBy::kTorch;
@@ -257,6 +261,8 @@ WatchedRank LocalRanks::LookAt(int local_rank, Worker& worker, MonoTime now) {
     out.is_busy = now < worker.busy_until;
     out.life = worker.look->state == 'T' ? hangs::Life::kStopped : hangs::Life::kRunning;
     out.doing = InWords(*worker.look, worker.look_before);
+    out.loops = out.is_busy && IsComputing(*worker.look, worker.look_before) && out.torch &&
+                out.torch->times_in_function >= kOftenInOneFunction;
     const bool is_mute = out.torch && !out.torch->answers;
     if (out.life == hangs::Life::kRunning && is_mute) out.life = hangs::Life::kNoReply;
     out.hold = HoldOf(*worker.look, worker.look_before);

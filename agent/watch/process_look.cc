@@ -194,6 +194,22 @@ std::optional<ProcessLook> LookAtProcess(pid_t pid, MonoTime now, CountedThreads
   return look;
 }
 
+namespace {
+
+// The share of a core since `before`; 0: not known.
+double ShareOfACore(const ProcessLook& look, const std::optional<ProcessLook>& before) {
+  if (!before || look.at <= before->at) return 0;
+  const double seconds = static_cast<double>(look.cpu_ticks - before->cpu_ticks) /
+                         static_cast<double>(sysconf(_SC_CLK_TCK));
+  return seconds / absl::ToDoubleSeconds(look.at - before->at);
+}
+
+}  // namespace
+
+bool IsComputing(const ProcessLook& look, const std::optional<ProcessLook>& before) {
+  return look.state == 'R' || (look.state == 'S' && ShareOfACore(look, before) >= kBusyShare);
+}
+
 std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& before) {
   const std::string where =
       look.wait_channel.empty() ? "" : absl::StrCat(" (", look.wait_channel, ")");
@@ -212,13 +228,9 @@ std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& b
     default:
       break;
   }
-  if (before && look.at > before->at) {
-    const double seconds = static_cast<double>(look.cpu_ticks - before->cpu_ticks) /
-                           static_cast<double>(sysconf(_SC_CLK_TCK));
-    const double share = seconds / absl::ToDoubleSeconds(look.at - before->at);
-    if (share >= kBusyShare) {
-      return absl::StrCat("computing (", std::llround(100 * share), " % of a core)");
-    }
+  const double share = ShareOfACore(look, before);
+  if (share >= kBusyShare) {
+    return absl::StrCat("computing (", std::llround(100 * share), " % of a core)");
   }
   if (look.state == 'R') return "computing";
   return absl::StrCat(WaitInWords(look), where);

@@ -54,6 +54,11 @@ std::optional<ProcessUse> UseOfTree(pid_t pid, CountedThreads threads,
 // Threads: pure.
 std::string InWords(const ProcessLook& look, const std::optional<ProcessLook>& before);
 
+// Whether it runs, or has used much of a core since `before`.
+//
+// Threads: pure.
+bool IsComputing(const ProcessLook& look, const std::optional<ProcessLook>& before);
+
 // What holds it, where it is a lock, a disk or another file system, or want of memory: by what it
 // waits on in the kernel, or by pages that have to be read again and again.
 //

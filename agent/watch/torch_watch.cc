@@ -8,8 +8,10 @@
 #include <fstream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "agent/watch/python_stack.h"
 #include "agent/watch/torch_hook.h"
 #include "agent/watch/torch_socket.h"
 
@@ -27,8 +29,8 @@ constexpr absl::Duration kArrivalWindow = absl::Seconds(10);
 constexpr absl::Duration kStackTime = absl::Seconds(1);
 // A lane that takes longer than its questions may is stuck.
 constexpr absl::Duration kLaneTime = absl::Seconds(1);
-// A Python that does not let go of its lock answers nothing, however often it is asked: after so many
-// misses in a row nothing is known of it, and it is asked again after a while.
+// A Python that does not let go of its lock answers nothing, however often it is asked: after so
+// many misses in a row its stack is read from outside, and it is asked again after a while.
 constexpr int kStacksMissedMax = 3;
 constexpr absl::Duration kStacksMissedPause = absl::Seconds(10);
 
@@ -287,7 +289,10 @@ void TorchWatch::Ask(Known& known, bool in_full, MonoTime due) {
     TakeRecords(source, waits[i].ok() ? waits[i]->body : "", in_full);
     is_still[i] = source.rank->token == before;
     Schedule(source, is_still[i], in_full, due);
-    if (!is_still[i]) source.rank->python = {};
+    if (is_still[i]) continue;
+    source.rank->python = {};
+    source.rank->times_in_function = 0;
+    source.function.clear();
   }
   if (in_full) AskStacks(known, is_still, now);
   TakeArrivals(known, now);
@@ -310,35 +315,46 @@ void TorchWatch::TakeArrivals(Known& known, MonoTime now) {
                     .groups = FindArrivals(ranks, wall)};
 }
 
-// Asks for the stacks of those that stand still, once for each place at which they do; of what no
-// recorder has, a stack alone tells that it goes on.
+// Asks for the stacks of those that stand still, each time: a stack alone tells that what no
+// recorder has goes on, or a program that computes.
 void TorchWatch::AskStacks(Known& known, const std::vector<bool>& is_still, MonoTime now) {
   std::vector<std::string> sockets;
-  bool any = false;
   for (size_t i = 0; i < known.sources.size(); ++i) {
-    Source& source = known.sources[i];
-    const bool is_asked = is_still[i] && source.rank->answers && now >= source.next_stack &&
-                          (source.stack_read_at != source.rank->token ||
-                           source.rank->python.call.kind != TorchCall::Kind::kNone);
+    const Source& source = known.sources[i];
+    const bool is_asked = is_still[i] && source.rank->answers && now >= source.next_stack;
     sockets.push_back(is_asked ? TorchPythonPath(source.socket) : "");
-    any = any || is_asked;
   }
-  if (!any) return;
   const auto answers = AskAll(sockets, "python", kStackTime);
   for (size_t i = 0; i < sockets.size(); ++i) {
-    if (sockets[i].empty()) continue;
     Source& source = known.sources[i];
+    if (!is_still[i] || !source.rank->answers) continue;
     if (answers[i].ok()) {
-      source.stack_read_at = source.rank->token;
       source.stacks_missed = 0;
-      source.rank->python = ReadTorchPython(answers[i]->body);
-      source.has_rpc = source.rank->python.has_rpc;
-      for (const auto& [name, ranks] : source.rank->python.members) known.members[name] = ranks;
-    } else if (++source.stacks_missed >= kStacksMissedMax) {
-      source.rank->python = {};
-      source.next_stack = now + kStacksMissedPause;
+      TorchPython python = ReadTorchPython(answers[i]->body);
+      source.has_rpc = python.has_rpc;
+      for (const auto& [name, ranks] : python.members) known.members[name] = ranks;
+      TakeStack(source, std::move(python));
+      continue;
     }
+    if (!sockets[i].empty() && ++source.stacks_missed < kStacksMissedMax) continue;
+    if (!sockets[i].empty()) source.next_stack = now + kStacksMissedPause;
+    absl::StatusOr<std::vector<std::string>> frames = ReadPythonStack(source.rank->pid);
+    TakeStack(source, {.frames = std::move(frames).value_or(std::vector<std::string>())});
   }
+}
+
+void TorchWatch::TakeStack(Source& source, TorchPython python) {
+  source.rank->python = std::move(python);
+  const std::vector<std::string>& frames = source.rank->python.frames;
+  std::string function;
+  for (size_t i = 0; i < frames.size() && !absl::StartsWith(frames[i], hangs::kThreadFrame); ++i) {
+    // A loop changes the line of the function itself.
+    absl::StrAppend(&function, i == 0 ? frames[i].substr(0, frames[i].rfind(':')) : frames[i],
+                    "\n");
+  }
+  const bool is_same = !function.empty() && function == source.function;
+  source.rank->times_in_function = is_same ? source.rank->times_in_function + 1 : 1;
+  source.function = std::move(function);
 }
 
 }  // namespace muster::agent

@@ -34,6 +34,8 @@ struct TorchRank {
   TorchWaits waits;
   uint64_t token = 0;  // changes with all that is known of what it does
   TorchPython python;  // empty unless it is silent
+  // How often in a row its main thread was seen in one call of one function, while it was silent.
+  int times_in_function = 0;
 };
 
 class TorchWatch {
@@ -73,12 +75,12 @@ class TorchWatch {
     // What its recorders have said last, also of one that has gone.
     std::shared_ptr<const TorchDumps> dumps;
     MonoTime dumps_read_at;
-    std::optional<uint64_t> stack_read_at;  // fingerprint at which its stack was read
-    int stacks_missed = 0;                  // in a row, that were asked for and never came
-    MonoTime next_stack;                    // at the earliest
-    int num_same = 0;                       // answers in full, in a row, that were the same
-    MonoTime next_ask;                      // in full, at the earliest
-    bool has_rpc = false;                   // no recorder has its calls
+    int stacks_missed = 0;  // in a row, that were asked for and never came
+    MonoTime next_stack;    // at the earliest
+    std::string function;   // the innermost, and where it was called
+    int num_same = 0;       // answers in full, in a row, that were the same
+    MonoTime next_ask;      // in full, at the earliest
+    bool has_rpc = false;   // no recorder has its calls
   };
   struct Arrivals {
     int64_t num_windows = 0;
@@ -97,6 +99,7 @@ class TorchWatch {
   static void Schedule(Source& source, bool is_same, bool in_full, MonoTime now);
   static void TakeArrivals(Known& known, MonoTime now);
   static void AskStacks(Known& known, const std::vector<bool>& is_still, MonoTime now);
+  static void TakeStack(Source& source, TorchPython python);
   static void TakeRecords(Source& source, absl::string_view waits, bool in_full);
 
   // What was known of the ranks is not known any more; what they called last is.

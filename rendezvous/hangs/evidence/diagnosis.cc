@@ -323,13 +323,14 @@ class Detective {
     }
     std::sort(best.diagnosis.culprits.begin(), best.diagnosis.culprits.end());
     AddWaiting(best);
-    best.diagnosis.is_busy = AreBusy(best.diagnosis.culprits);
+    best.diagnosis.is_busy = Are(&RankEvidence::is_busy, best.diagnosis.culprits);
+    best.diagnosis.loop = Are(&RankEvidence::loops, best.diagnosis.culprits);
     return best.diagnosis;
   }
 
-  bool AreBusy(const std::vector<int>& numbers) const {
-    return !numbers.empty() && std::all_of(numbers.begin(), numbers.end(), [this](int number) {
-      return rank(index_.indices().at(number)).is_busy;
+  bool Are(bool RankEvidence::*what, const std::vector<int>& numbers) const {
+    return !numbers.empty() && std::all_of(numbers.begin(), numbers.end(), [&](int number) {
+      return rank(index_.indices().at(number)).*what;
     });
   }
 

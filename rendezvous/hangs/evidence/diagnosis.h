@@ -72,6 +72,7 @@ struct Diagnosis {
   // others have called and they have not, leads to them. It is noticed, never judged.
   bool is_inferred = false;
   bool is_busy = false;  // all culprits compute, read or write: they may only take long
+  bool loop = false;     // all culprits compute in one function
   Cause cause = Cause::kUnknown;
 
   // "rank 3 has not called all_reduce #17 (group dp, 4096 bytes f32); ranks 0-2 wait". Begins with

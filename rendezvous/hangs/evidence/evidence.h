@@ -95,6 +95,7 @@ struct RankEvidence {
   // Whether `awaited` is set where it holds. Else the oldest pending operation counts as awaited.
   bool tells_waits = false;
   bool is_busy = false;  // it computes, reads or writes, as seen from outside
+  bool loops = false;    // it computes, and has not been seen to leave one function for long
   std::string fault;     // of its device or network, in words; empty: none is known
   std::string doing;     // as seen from outside: "asleep (hrtimer_nanosleep)"
   std::vector<GroupRecord> groups;

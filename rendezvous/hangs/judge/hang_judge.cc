@@ -19,6 +19,8 @@ constexpr absl::Duration kSilenceOfAStop = absl::Seconds(10);
 constexpr absl::Duration kSoftWhereNobodyWaits = absl::Minutes(2);
 // Who is waited for computes, reads or writes: a checkpoint, a first step that compiles.
 constexpr absl::Duration kSoftWhereTheyAreBusy = absl::Minutes(1);
+// It computes without leaving one function, as an endless loop does.
+constexpr absl::Duration kSoftWhereTheyLoop = absl::Seconds(30);
 
 std::string Seconds(absl::Duration duration) {
   return absl::StrCat(std::llround(absl::ToDoubleSeconds(duration)), " s");
@@ -160,7 +162,9 @@ std::vector<WatchEffect> HangJudge::Judge(const Diagnosis& diagnosis) {
       diagnosis.culprits.empty() || IsGone(diagnosis) ? diagnosis.waiting : diagnosis.culprits;
   absl::Duration soft = LongestSoft(Everyone(diagnosis));
   if (diagnosis.finding == Finding::kSilent) soft = std::max(soft, kSoftWhereNobodyWaits);
-  if (diagnosis.is_busy) soft = std::max(soft, kSoftWhereTheyAreBusy);
+  if (diagnosis.is_busy) {
+    soft = std::max(soft, diagnosis.loop ? kSoftWhereTheyLoop : kSoftWhereTheyAreBusy);
+  }
   if (!incident_->is_noticed && LeastSilence(awaited) >= soft) {
     incident_->is_noticed = true;
     incident_->subject = diagnosis.Describe();

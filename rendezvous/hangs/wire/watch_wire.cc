@@ -184,6 +184,7 @@ void RankFields(Wire<proto::WatchDetails::Rank> wire, hangs::RankEvidence& rank,
   wire.Plain(&P::is_mute, &P::set_is_mute, rank.is_mute);
   wire.Plain(&P::tells_waits, &P::set_tells_waits, rank.tells_waits);
   wire.Plain(&P::is_busy, &P::set_is_busy, rank.is_busy);
+  wire.Plain(&P::loops, &P::set_loops, rank.loops);
   wire.Text("rank.fault", kWatchedText, &P::fault, &P::mutable_fault, rank.fault);
   wire.Text("rank.doing", kWatchedText, &P::doing, &P::mutable_doing, rank.doing);
   wire.List("rank.records", {kRecordsMax}, &P::records, &P::mutable_records, rank.groups,

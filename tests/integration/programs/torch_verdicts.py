@@ -251,6 +251,13 @@ def compute(seconds):
         sum(range(10000))
 
 
+def compile_a_part(seconds):
+    compute(0)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(10000))
+
+
 def checkpoint():
     """The last rank computes and writes for 15 seconds while the others wait in a barrier."""
     if IS_ODD:
@@ -263,9 +270,11 @@ def checkpoint():
 
 
 def first_step():
-    """Nearly the minute for which nothing is said of a rank that computes."""
+    """Nearly the minute for which nothing is said of a rank that computes in several functions."""
     if IS_ODD:
-        compute(55)
+        for _ in range(110):
+            compute(0.25)
+            compile_a_part(0.25)
     step()
 
 

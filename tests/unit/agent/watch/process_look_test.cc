@@ -40,6 +40,9 @@ TEST(LookAtProcess, SaysHowMuchOfACoreIsUsed) {
   const ProcessLook after{
       .state = 'S', .cpu_ticks = sysconf(_SC_CLK_TCK) / 2, .at = MonoTime::At(absl::Seconds(2))};
   EXPECT_EQ(InWords(after, before), "computing (50 % of a core)");
+  EXPECT_TRUE(IsComputing(after, before));
+  EXPECT_FALSE(IsComputing(after, std::nullopt)) << "it sleeps at the moment";
+  EXPECT_FALSE(IsComputing(before, std::nullopt));
 }
 
 TEST(LookAtProcess, NamesWhatAThreadWaitsFor) {

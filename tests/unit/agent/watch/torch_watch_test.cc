@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "agent/watch/torch_hook.h"
 #include "asio/io_context.hpp"
@@ -78,6 +80,32 @@ TEST_F(TorchWatchTest, AsksASilentRankThatAnswersTheSameEverMoreRarely) {
   EXPECT_THAT(asked, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 15, 23, 33, 43, 53));
   ASSERT_NE(watch_.Find(0), nullptr) << "what it has answered stays";
   EXPECT_TRUE(watch_.Find(0)->answers);
+}
+
+TEST_F(TorchWatchTest, CountsHowOftenARankIsSeenInOneCallOfOneFunction) {
+  Start();
+  FakeTorchServer server(directory_.File("0"), RecorderWithOneCall(8));
+  std::atomic<const char*> function = "f";
+  std::atomic<int> line = 1;
+  FakeTorchServer python(
+      TorchPythonPath(directory_.File("0")),
+      [&] {
+        return absl::StrCat(R"({"stack":[[")", function.load(), R"(","/a.py",)", ++line, "]]}");
+      },
+      false);
+  const auto listen_until = [&](const std::function<bool(const TorchRank&)>& condition) {
+    return RunUntil([&] {
+      watch_.Tick(MonoNow(), /*is_somebody_silent=*/true);
+      const TorchRank* rank = watch_.Find(0);
+      return rank != nullptr && condition(*rank);
+    });
+  };
+  EXPECT_TRUE(listen_until([](const auto& rank) { return rank.times_in_function == 4; }))
+      << "another line is no other function";
+  function = "g";
+  EXPECT_TRUE(listen_until([](const auto& rank) {
+    return absl::StartsWith(rank.python.frames[0], "g at") && rank.times_in_function == 1;
+  }));
 }
 
 using LastCalls = TorchWatchTest;

@@ -137,6 +137,7 @@ hangs::RankEvidence FilledRank(int rank) {
           .is_mute = true,
           .tells_waits = true,
           .is_busy = true,
+          .loops = true,
           .fault = "its link is down",
           .doing = "stopped",
           .groups = {{.group = 1, .num_issued = 18, .operations = {FilledOperation()}}}};

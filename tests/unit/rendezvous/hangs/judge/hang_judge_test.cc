@@ -82,6 +82,17 @@ TEST_F(HangWatch, GivesNoticeWithinSevenSecondsAndAccusesNobody) {
   EXPECT_THAT(verdicts_, IsEmpty());
 }
 
+TEST_F(HangWatch, GivesNoticeOfARankThatLoopsInHalfTheTimeOfABusyOne) {
+  Diagnosis busy = RankOneIsMissing();
+  busy.is_busy = true;
+  busy.loop = true;
+  Pass(28, busy);
+  EXPECT_THAT(notices_, IsEmpty());
+  Pass(4, busy);
+  EXPECT_THAT(notices_, testing::SizeIs(1));
+  EXPECT_THAT(verdicts_, IsEmpty());
+}
+
 TEST_F(HangWatch, NoticesWhatIsInferredAndNeverJudgesIt) {
   Diagnosis guess = RankOneIsMissing();
   guess.is_inferred = true;
