@@ -23,7 +23,7 @@ namespace {
 // One of several tasks or workers on a node speaks; the others are silent.
 bool IsSilent(const EnvironmentMap& environment, const SchedulerFindings& scheduler) {
   const std::string local_rank = VariableOrEmpty(environment, "LOCAL_RANK");
-  return (!local_rank.empty() && local_rank != "0") || scheduler.local_task > 0;
+  return (!local_rank.empty() && local_rank != "0") || scheduler.tasks.local > 0;
 }
 
 }  // namespace

@@ -145,7 +145,7 @@ int RunCommand(const Invocation& invocation) {
                            scheduler, ViewOfThisMachine(invocation));
   if (!parsed.ok()) {
     // One task of a node says it.
-    if (scheduler.ok() && scheduler->local_task > 0) return ExitCodeOf(parsed.status());
+    if (scheduler.ok() && scheduler->tasks.local > 0) return ExitCodeOf(parsed.status());
     return Refuse(WithSource(parsed.status(), invocation));
   }
   if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) {
@@ -156,10 +156,10 @@ int RunCommand(const Invocation& invocation) {
   ConfigureLog(flags.output);
   const Placement& placement = flags.placement;
   std::optional<TaskGate> gate;
-  if (placement.num_local_tasks > 1) {
+  if (placement.tasks.num_local > 1) {
     const std::string tasks =
         placement.tasks_of.empty() ? absl::StrCat("of-", getppid()) : placement.tasks_of;
-    if (placement.local_task > 0) return LieIdle(tasks);
+    if (placement.tasks.local > 0) return LieIdle(tasks);
     absl::StatusOr<TaskGate> opened = TaskGate::Open(tasks);
     if (!opened.ok()) return Refuse(opened.status());
     gate.emplace(*std::move(opened));

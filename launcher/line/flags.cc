@@ -51,7 +51,7 @@ class Assembly {
     ApplyRendezvousConf();
     WarnOfNodeRank();
     ChooseRunId();
-    MUSTER_RETURN_IF_ERROR(PlaceEndpoint());
+    PlaceEndpoint();
     ApplyStatic();
     return TakeProgram();
   }
@@ -98,20 +98,12 @@ class Assembly {
     }
   }
 
-  absl::Status PlaceEndpoint() {
+  void PlaceEndpoint() {
     if (choices_.endpoint && choices_.endpoint->port == kNoPort) {
-      if (IsStatic() && !choices_.master_port) {
-        const Given& given = *line_.Find("rdzv_endpoint");
-        return command_line::At(
-            given.source, given.text(),
-            absl::InvalidArgumentError(absl::StrCat(
-                "has no port, and the static back end has no default for it: add one (",
-                given.text(), ":", kDefaultStaticPort, ") or give --master_port")));
-      }
-      choices_.endpoint->port = IsStatic() ? *choices_.master_port : kDefaultRendezvousPort;
+      choices_.endpoint->port = IsStatic() ? choices_.master_port.value_or(kDefaultRendezvousPort)
+                                           : kDefaultRendezvousPort;
     }
     spec_.is_single_node() ? PlaceOneNode() : PlaceSeveralNodes();
-    return absl::OkStatus();
   }
 
   // One node: an endpoint only where a rendezvous at a certain place was asked for.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "launcher/line/flag_values.h"
+#include "launcher/line/rendezvous_conf.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/status_macros.h"
 
@@ -41,7 +42,7 @@ class Application {
     } else {
       MUSTER_RETURN_IF_ERROR(TakeAll());
     }
-    placement_.num_cpus = found_.cpus_per_task * placement_.num_local_tasks;
+    placement_.num_cpus = found_.cpus_per_task * placement_.tasks.num_local;
     if (!taken_.empty()) {
       placement_.start_line = absl::StrCat(found_.job, ": ", absl::StrJoin(taken_, ", "));
     }
@@ -90,7 +91,7 @@ class Application {
   }
 
   void WarnOfSeveralJobs() {
-    const int processes = found_.num_nodes * found_.num_local_tasks;
+    const int processes = found_.num_nodes * found_.tasks.num_local;
     if (processes < 2) return;
     const Given* nnodes = line_.Find("nnodes");
     line_.warnings.push_back(absl::StrCat(line_.IsOn("standalone")
@@ -115,14 +116,41 @@ class Application {
 
   // Adds what a meeting place that was given leaves open.
   absl::Status FillIn() {
-    if (IsGiven("nnodes")) return absl::OkStatus();
-    if (!found_.unplaced.ok() && found_.Find("nnodes") == nullptr) return found_.unplaced;
-    Take("nnodes");
-    Take("node_rank");
-    return ChooseAgent();
+    if (IsGiven("nnodes") && (HasNodeRank() || IsOneNode())) return absl::OkStatus();
+    if (!IsGiven("nnodes")) {
+      MUSTER_RETURN_IF_ERROR(found_.tasks.unnumbered);
+      if (!found_.unplaced.ok() && found_.Find("nnodes") == nullptr) return found_.unplaced;
+      Take("nnodes");
+      Take("node_rank");
+    }
+    if (!IsOneNode()) ChooseBackend();
+    if (IsEachTaskANode()) return absl::OkStatus();
+    MUSTER_RETURN_IF_ERROR(ChooseAgent());
+    if (found_.tasks.num_local > 1) Take("nproc_per_node");
+    return absl::OkStatus();
+  }
+
+  // A job script for torchrun may start them so.
+  bool IsEachTaskANode() const {
+    const std::optional<NodeCount> nodes = GivenNodes();
+    return nodes && found_.tasks.num_all > 0 && nodes->max >= found_.tasks.num_all;
+  }
+
+  bool HasNodeRank() const {
+    const Given* conf = line_.Find("rdzv_conf");
+    if (IsGiven("node_rank") || conf == nullptr) return IsGiven("node_rank");
+    const absl::StatusOr<RendezvousConf> values = ParseRendezvousConf(conf->text());
+    return values.ok() && values->rank.has_value();
+  }
+
+  // The static back end would take each node that has no rank for the first.
+  void ChooseBackend() {
+    if (IsGiven("rdzv_backend") || HasNodeRank()) return;
+    Set("rdzv_backend", "c10d", "the rank of this node is unknown");
   }
 
   absl::Status TakeAll() {
+    MUSTER_RETURN_IF_ERROR(found_.tasks.unnumbered);
     MUSTER_RETURN_IF_ERROR(CheckPlaced());
     MUSTER_RETURN_IF_ERROR(CheckEnoughNodes());
     const std::optional<NodeCount> nodes = GivenNodes();
@@ -131,11 +159,13 @@ class Application {
                              found_.num_nodes == 0;
     Take("nnodes");
     TakeNodeRank(nodes);
-    if (!IsGiven("rdzv_backend") && (!all_of_them || !IsGiven("node_rank")) && !IsOneNode()) {
-      Set("rdzv_backend", "c10d",
-          all_of_them ? "the rank of this node is unknown" : "--nnodes lets nodes come and go");
+    if (!IsOneNode()) {
+      if (!all_of_them && !IsGiven("rdzv_backend")) {
+        Set("rdzv_backend", "c10d", "--nnodes lets nodes come and go");
+      }
+      ChooseBackend();
+      TakeEndpoint();
     }
-    if (!IsOneNode()) TakeEndpoint();
     Take("rdzv_id");
     MUSTER_RETURN_IF_ERROR(ChooseAgent());
     Take("nproc_per_node");
@@ -203,15 +233,14 @@ class Application {
 
   // The first of several tasks on a node runs the agent, and sees what it was given itself.
   absl::Status ChooseAgent() {
-    placement_.local_task = found_.local_task;
-    placement_.num_local_tasks = found_.num_local_tasks;
+    placement_.tasks = found_.tasks;
     const TakenOption* job = found_.Find("rdzv_id");
     if (job != nullptr) placement_.tasks_of = job->value;
-    if (found_.num_local_tasks == 1 || found_.num_gpus_hidden == 0 || IsGiven("nproc_per_node")) {
+    if (found_.tasks.num_local == 1 || found_.num_gpus_hidden == 0 || IsGiven("nproc_per_node")) {
       return absl::OkStatus();
     }
     return absl::InvalidArgumentError(absl::StrCat(
-        found_.job, " runs ", found_.num_local_tasks,
+        found_.job, " runs ", found_.tasks.num_local,
         " tasks on this node, each with its own GPUs (--gpus-per-task); the agent is one of "
         "them and would not see the others' ",
         found_.num_gpus_hidden,

@@ -3,8 +3,9 @@
 //
 // Options that were given win, one by one. Who names a meeting place (--rdzv_endpoint,
 // --master_addr) places the nodes, as in a job script for torchrun: then the scheduler only fills
-// in how many there are, and which this is. --standalone and --nnodes=1 make each process a job of
-// its own, with a warning where there are several.
+// in how many there are, which this is and, of several tasks, which is the agent; where nobody
+// knows the node's rank the back end is c10d. --standalone and --nnodes=1 make each process a job
+// of its own, with a warning where there are several.
 //
 // Threads: pure.
 #pragma once
@@ -26,8 +27,7 @@ struct Placement {
   std::string place_from;  // what named the endpoint, "SLURM_STEP_NODELIST"; empty: the user did
   std::vector<std::string> expected_nodes;  // by name; empty: not known
   std::string node_name;                    // of this node; empty: its host name
-  int local_task = 0;           // of the tasks of this node, the first of which is the agent
-  int num_local_tasks = 1;      // 1: this process is the agent
+  TaskFacts tasks;                          // the first of a node is the agent
   std::string tasks_of;         // the job of those tasks, for task_gate.h; empty: not known
   bool is_slurm = false;        // whose habits with signals are its own
   bool is_first = true;         // of the nodes: it says what was taken

@@ -192,7 +192,7 @@ std::vector<Option> RendezvousOptions(RunChoices& to) {
       {.name = "rdzv_endpoint",
        .value_name = "HOST[:PORT]",
        .help = absl::StrCat("where the nodes meet: one of the nodes, or musterd [port ",
-                            kDefaultRendezvousPort, "; the static back end has no default]"),
+                            kDefaultRendezvousPort, "]"),
        .read =
            [&to](const std::string& text) {
              return text.empty() ? absl::OkStatus()

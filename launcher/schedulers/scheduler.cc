@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "launcher/schedulers/node_list.h"
 #include "launcher/schedulers/scheduler_table.h"
@@ -29,6 +30,7 @@ constexpr int kSlurmKillWaitSeconds = 30;
 constexpr int kGraceBelowKillWait = 5;
 constexpr int kGraceSeconds = 30;  // of --shutdown_timeout, where nothing bounds it
 constexpr int64_t kCpusMax = 1 << 16;
+constexpr int64_t kMaxTasks = 1 << 30;
 constexpr const char* kSlurmFiles[] = {"/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf",
                                        "/etc/slurm-llnl/slurm.conf"};
 // Steps that srun did not start: the batch shell, an interactive one, the external ones.
@@ -184,8 +186,9 @@ class Derivation {
   }
 
   // mpirun in a job of Slurm, LSF or PBS: that job's list says who takes part. It may name more
-  // than mpirun was told to use, so it gives the meeting place only.
+  // than mpirun was told to use, so it gives the meeting place only. Flux runs jobs side by side.
   absl::Status ReadHostsOfTheJobAround() {
+    if (absl::string_view(row_.id) == "flux") return absl::OkStatus();
     const EnvironmentMap& environment = surroundings_.environment;
     const std::string slurm = VariableOrEmpty(environment, "SLURM_JOB_NODELIST");
     if (!slurm.empty()) {
@@ -207,11 +210,30 @@ class Derivation {
   }
 
   absl::Status ReadTasks() {
-    int64_t local_task = 0, local_tasks = 1;
+    int64_t local_task = 0, local_tasks = 0;
     MUSTER_RETURN_IF_ERROR(ReadNumber(Fact::kLocalTask, 0, local_task));
-    MUSTER_RETURN_IF_ERROR(ReadNumber(Fact::kLocalTasks, 1, local_tasks));
     MUSTER_RETURN_IF_ERROR(ReadNumber(Fact::kNumTasks, 1, num_tasks_));
-    MUSTER_RETURN_IF_ERROR(ReadNumber(Fact::kTask, 0, task_));
+    MUSTER_RETURN_IF_ERROR(CountLocalTasks(local_tasks));
+    const Known* place = Find(Fact::kLocalTask);
+    if (num_tasks_ > 1 && (local_tasks == 0 || (local_tasks > 1 && place == nullptr))) {
+      found_.tasks.unnumbered = Unnumbered(local_tasks);
+    } else if (place != nullptr && local_task >= std::max<int64_t>(local_tasks, 1)) {
+      return In(*place, absl::InvalidArgumentError(
+                            absl::StrCat("expected less than the number of this node's tasks, ",
+                                         std::max<int64_t>(local_tasks, 1))));
+    }
+    found_.tasks.num_local = static_cast<int>(std::clamp<int64_t>(local_tasks, 1, kMaxListedNodes));
+    found_.tasks.local =
+        static_cast<int>(std::clamp<int64_t>(local_task, 0, found_.tasks.num_local - 1));
+    if (Find(Fact::kNumTasks) != nullptr) {
+      found_.tasks.num_all = static_cast<int>(std::min<int64_t>(num_tasks_, kMaxTasks));
+    }
+    return absl::OkStatus();
+  }
+
+  // 0: not known. As many on each node, where only their sum is known.
+  absl::Status CountLocalTasks(int64_t& local_tasks) {
+    MUSTER_RETURN_IF_ERROR(ReadNumber(Fact::kLocalTasks, 0, local_tasks));
     if (const Known* per_node = Find(Fact::kTasksPerNode)) {
       absl::StatusOr<std::vector<int>> counts = ExpandCounts(per_node->text);
       if (!counts.ok()) return In(*per_node, counts.status());
@@ -220,10 +242,27 @@ class Derivation {
       MUSTER_RETURN_IF_ERROR(ReadNumber(Fact::kNodeRank, 0, node));
       if (node < static_cast<int64_t>(tasks_per_node_.size())) local_tasks = tasks_per_node_[node];
     }
-    found_.num_local_tasks = static_cast<int>(std::clamp<int64_t>(local_tasks, 1, kMaxListedNodes));
-    found_.local_task =
-        static_cast<int>(std::clamp<int64_t>(local_task, 0, found_.num_local_tasks - 1));
+    int64_t nodes = 0;
+    MUSTER_RETURN_IF_ERROR(ReadNumber(Fact::kNumNodes, 0, nodes));
+    if (local_tasks == 0 && nodes > 0 && num_tasks_ % nodes == 0) local_tasks = num_tasks_ / nodes;
     return absl::OkStatus();
+  }
+
+  absl::Status Unnumbered(int64_t local_tasks) const {
+    std::vector<std::string> absent;
+    for (const FactRow& row : row_.facts) {
+      const bool is_missing =
+          Find(row.fact) == nullptr &&
+          (row.fact == Fact::kLocalTask || (row.fact == Fact::kLocalTasks && local_tasks == 0));
+      if (is_missing) absent.push_back(row.variable);
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        row_.name, " has started ", num_tasks_, " tasks (", Find(Fact::kNumTasks)->variable,
+        "), and does not say which of its node's tasks this is",
+        absent.empty() ? "" : absl::StrCat(" (", absl::StrJoin(absent, ", "), ": not set)"),
+        ": start one per node with --nnodes=", num_tasks_,
+        " and --rdzv_endpoint=HOST, one of the nodes, and give --nproc_per_node; --scheduler=none "
+        "ignores these variables"));
   }
 
   absl::Status CountNodes() {
@@ -236,7 +275,7 @@ class Derivation {
     }
     const Known* tasks = Find(Fact::kNumTasks);
     if (num_nodes == 0 && tasks != nullptr) {
-      const int local = found_.num_local_tasks;
+      const int local = found_.tasks.num_local;
       if (num_tasks_ % local != 0) {
         found_.unplaced = absl::InvalidArgumentError(
             absl::StrCat(row_.name, " has started ", num_tasks_, " tasks, ", local,
@@ -459,10 +498,11 @@ class Derivation {
     if (visible && *visible<gpus&& * visible> 0) {
       found_.num_gpus_hidden = static_cast<int>(gpus) - *visible;
     }
-    if (found_.num_local_tasks > 1) {
+    if (found_.tasks.num_local > 1) {
       const Known* tasks = Find(Fact::kTasksPerNode);
       if (tasks == nullptr) tasks = Find(Fact::kLocalTasks);
-      Take("nproc_per_node", absl::StrCat(found_.num_local_tasks), tasks->variable);
+      if (tasks == nullptr) tasks = Find(Fact::kNumTasks);  // and as many on each node
+      Take("nproc_per_node", absl::StrCat(found_.tasks.num_local), tasks->variable);
       return absl::OkStatus();
     }
     if (visible && *visible > 0) {
@@ -489,7 +529,6 @@ class Derivation {
   std::vector<std::string> hosts_around_;
   std::vector<int> tasks_per_node_;
   int64_t num_tasks_ = 1;
-  int64_t task_ = 0;
 };
 
 bool IsSpecialStep(const EnvironmentMap& environment) {

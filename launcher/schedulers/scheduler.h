@@ -36,6 +36,15 @@ struct TakenOption {
   friend bool operator==(const TakenOption&, const TakenOption&) = default;
 };
 
+// Which of the tasks that the scheduler has started this process is.
+struct TaskFacts {
+  int local = 0;  // of those on this node
+  int num_local = 1;
+  int num_all = 0;  // 0: not known
+  // Why nobody knows which of its node's tasks this is; ok: it is known.
+  absl::Status unnumbered;
+};
+
 struct SchedulerFindings {
   std::string scheduler;  // "Slurm"; empty: none, and nothing else is set
   std::string job;        // "Slurm job 17, step 0", for people
@@ -45,8 +54,7 @@ struct SchedulerFindings {
   std::vector<std::string> nodes;  // names, in the scheduler's order; empty: not known
   std::string node_name;           // of this node among them; empty: not known
   int num_nodes = 0;               // 0: the scheduler does not say
-  int local_task = 0;              // of the tasks on this node
-  int num_local_tasks = 1;
+  TaskFacts tasks;
   int num_gpus_hidden = 0;  // GPUs of this node that were bound to other tasks
   int cpus_per_task = 0;    // that were asked for; 0: not known
   int kill_wait = 0;        // seconds from Slurm's SIGTERM to its SIGKILL; 0: another scheduler

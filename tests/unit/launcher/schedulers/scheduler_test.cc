@@ -169,7 +169,7 @@ TEST(ParseFlags, RunsHereWithAWordWhereAStepOfOneNodeIsOver) {
   ASSERT_TRUE(flags.ok()) << flags.status();
   const RunFlags& run = std::get<RunFlags>(*flags);
   EXPECT_THAT(run.warnings, ElementsAre(HasSubstr("Slurm job 17, step 2 are left over here")));
-  EXPECT_EQ(run.placement.num_local_tasks, 1);
+  EXPECT_EQ(run.placement.tasks.num_local, 1);
   EXPECT_EQ(run.spec.nproc_per_node, RunFlags{}.spec.nproc_per_node);
 }
 
@@ -283,7 +283,7 @@ TEST(ParseFlags, NeedsNoOptionsUnderSrun) {
   EXPECT_EQ(flags.spec.shutdown_timeout, absl::Seconds(25));
   EXPECT_EQ(flags.spec.logs.console, ConsoleMode::kPrefix);
   EXPECT_EQ(flags.placement.node_name, "n9");
-  EXPECT_EQ(flags.placement.num_local_tasks, 1);
+  EXPECT_EQ(flags.placement.tasks.num_local, 1);
   EXPECT_TRUE(flags.placement.shares_console);
   EXPECT_THAT(flags.placement.expected_nodes, ElementsAre("n8", "n9", "n10", "n11"));
   EXPECT_THAT(flags.placement.start_line, HasSubstr("Slurm job 17, step 0"));
@@ -323,7 +323,7 @@ TEST(ParseFlags, LeavesAJobScriptOfTorchrunAsItIs) {
   EXPECT_EQ(flags.spec.run_id, "none");
   EXPECT_EQ(flags.spec.nproc_per_node.count, 1);
   EXPECT_EQ(flags.spec.logs.console, ConsoleMode::kAuto);
-  EXPECT_EQ(flags.placement.num_local_tasks, 1);
+  EXPECT_EQ(flags.placement.tasks.num_local, 1);
   // The number of nodes alone is missing there: without it each would be a job of its own.
   const RunFlags filled = Parse({"--rdzv_backend=c10d", "--rdzv_endpoint=head:29500"}, SlurmStep());
   EXPECT_EQ(filled.spec.max_nodes, 4);
@@ -341,8 +341,8 @@ TEST(ParseFlags, SaysThatEachProcessBecomesAJobWhereThatWasAskedFor) {
 
 TEST(ParseFlags, MakesTheFirstTaskOfANodeItsAgent) {
   const RunFlags flags = Parse({}, SlurmTasks(1, 3));
-  EXPECT_EQ(flags.placement.local_task, 3);
-  EXPECT_EQ(flags.placement.num_local_tasks, 8);
+  EXPECT_EQ(flags.placement.tasks.local, 3);
+  EXPECT_EQ(flags.placement.tasks.num_local, 8);
   EXPECT_EQ(flags.placement.tasks_of, "slurm-17.2");
   EXPECT_EQ(flags.spec.nproc_per_node.count, 8);
   EXPECT_EQ(flags.spec.node_rank, 1);
@@ -383,7 +383,7 @@ TEST(ParseFlags, TakesTheTasksOfMpirun) {
   EXPECT_EQ(flags.spec.endpoint.host, "10.0.0.1");
   EXPECT_EQ(flags.spec.run_id, "mpi-791543809");
   EXPECT_EQ(flags.spec.backend, RendezvousBackend::kC10d);
-  EXPECT_EQ(flags.placement.num_local_tasks, 2);
+  EXPECT_EQ(flags.placement.tasks.num_local, 2);
 }
 
 TEST(ParseFlags, MeetsOnTheFirstNodeOfTheJobAroundMpirun) {
@@ -405,6 +405,99 @@ TEST(ParseFlags, AsksForTheMeetingPlaceThatHydraDoesNotTell) {
   EXPECT_EQ(one.spec.max_nodes, 1);
   EXPECT_EQ(one.spec.nproc_per_node.count, 4);
   EXPECT_THAT(Refusal({}, With(hydra, {{"MPI_LOCALNRANKS", "3"}})), HasSubstr("on how many nodes"));
+}
+
+// With the option that the refusal and the guide name, and one that the scheduler leaves open.
+TEST(ParseFlags, TakesTheMeetingPlaceOfTasksWhoseNodesNobodyNumbers) {
+  const EnvironmentMap hydra = {
+      {"PMI_SIZE", "4"}, {"PMI_RANK", "2"}, {"MPI_LOCALNRANKS", "2"}, {"MPI_LOCALRANKID", "1"}};
+  for (const Args& place : {Args{"--rdzv_endpoint=h"}, Args{"--master_addr=h"},
+                            Args{"--rdzv_endpoint=h", "--nnodes=2"}}) {
+    const RunFlags flags = Parse(place, hydra);
+    EXPECT_EQ(flags.spec.backend, RendezvousBackend::kC10d) << place.back();
+    EXPECT_EQ(flags.spec.endpoint, (Endpoint{"h", 29400})) << place.back();
+    EXPECT_EQ(flags.spec.max_nodes, 2) << place.back();
+    EXPECT_EQ(flags.spec.nproc_per_node.count, 2) << place.back();
+    EXPECT_EQ(flags.placement.tasks.local, 1) << place.back();
+    EXPECT_EQ(flags.placement.tasks.num_local, 2) << place.back();
+  }
+  const RunFlags uneven =
+      Parse({"--rdzv_endpoint=h", "--nnodes=2"}, With(hydra, {{"MPI_LOCALNRANKS", "3"}}));
+  EXPECT_EQ(uneven.spec.nproc_per_node.count, 3);
+  const RunFlags numbered = Parse({"--rdzv_endpoint=h:1", "--rdzv_conf=rank=1"}, hydra);
+  EXPECT_EQ(numbered.spec.backend, RendezvousBackend::kStatic);
+  EXPECT_EQ(numbered.spec.node_rank, 1);
+  // Each task a node, as a job script for torchrun may say.
+  const RunFlags nodes = Parse({"--rdzv_endpoint=h:1", "--nnodes=4"}, hydra);
+  EXPECT_EQ(nodes.placement.tasks.num_local, 1);
+  EXPECT_EQ(nodes.spec.nproc_per_node.count, 1);
+}
+
+// Two of a node's tasks would take its first GPU.
+TEST(ParseFlags, RefusesTasksThatAreNotToldTheirPlaceOnTheNode) {
+  const EnvironmentMap pmi = {{"PMI_SIZE", "4"}, {"PMI_RANK", "1"}};
+  EXPECT_THAT(Refusal({}, pmi),
+              AllOf(HasSubstr("4 tasks (PMI_SIZE)"),
+                    HasSubstr("MPI_LOCALRANKID, PMI_LOCAL_RANK, MPI_LOCALNRANKS, PMI_LOCAL_SIZE"),
+                    HasSubstr("--nnodes=4"), HasSubstr("--rdzv_endpoint=HOST")));
+  EXPECT_THAT(Refusal({"--rdzv_endpoint=h"}, pmi), HasSubstr("PMI_LOCAL_RANK"));
+  EXPECT_THAT(Refusal({}, With(pmi, {{"PMI_LOCAL_RANK", "1"}})), HasSubstr("PMI_LOCAL_SIZE"));
+  EXPECT_THAT(Refusal({}, With(pmi, {{"PMI_LOCAL_RANK", "4"}, {"PMI_LOCAL_SIZE", "4"}})),
+              HasSubstr("PMI_LOCAL_RANK=4"));
+  const RunFlags told = Parse({}, With(pmi, {{"PMI_LOCAL_RANK", "1"}, {"PMI_LOCAL_SIZE", "4"}}));
+  EXPECT_EQ(told.placement.tasks.local, 1);
+  EXPECT_EQ(told.spec.nproc_per_node.count, 4);
+  EXPECT_EQ(Parse({"--rdzv_endpoint=h", "--nnodes=4"}, pmi).spec.max_nodes, 4);
+  EXPECT_EQ(Parse({}, With(pmi, {{"PMI_SIZE", "1"}})).spec.max_nodes, 1);
+}
+
+// Source: the mpiexec of HPE's PALS, as run under PBS.
+TEST(ParseFlags, TakesTheTasksOfPals) {
+  const EnvironmentMap pals = {{"PALS_APID", "6c1f0a52-4b0e"},
+                               {"PALS_RANKID", "5"},
+                               {"PALS_NODEID", "1"},
+                               {"PALS_LOCAL_RANKID", "1"},
+                               {"PALS_LOCAL_SIZE", "4"},
+                               {"PMI_RANK", "5"},
+                               {"PMI_SIZE", "8"},
+                               {"PBS_JOBID", "4711.pbs"},
+                               {"PBS_NODEFILE", "/f"}};
+  const RunFlags flags = Parse({}, pals, "x2", "x1\nx2\n");
+  EXPECT_EQ(flags.spec.max_nodes, 2);
+  EXPECT_EQ(flags.spec.node_rank, 1);
+  EXPECT_EQ(flags.spec.backend, RendezvousBackend::kStatic);
+  EXPECT_EQ(flags.spec.nproc_per_node.count, 4);
+  EXPECT_EQ(flags.spec.endpoint.host, "x1");
+  EXPECT_EQ(flags.spec.run_id, "pals-6c1f0a52-4b0e");
+  EXPECT_EQ(flags.placement.tasks.local, 1);
+  EXPECT_EQ(flags.placement.tasks.num_local, 4);
+  const RunFlags placed = Parse({"--rdzv_endpoint=x1:1"}, pals, "x2", "x1\nx2\n");
+  EXPECT_EQ(placed.spec.node_rank, 1);
+  EXPECT_EQ(placed.spec.nproc_per_node.count, 4);
+  EXPECT_EQ(placed.placement.tasks.local, 1);
+}
+
+// Flux says as many tasks on each node, or nothing; its PALS plugin sets PALS's variables too.
+TEST(ParseFlags, TakesTheTasksOfFlux) {
+  const EnvironmentMap flux = {{"FLUX_JOB_ID", "f2Qk"},     {"FLUX_JOB_SIZE", "8"},
+                               {"FLUX_JOB_NNODES", "2"},    {"FLUX_TASK_RANK", "5"},
+                               {"FLUX_TASK_LOCAL_ID", "1"}, {"PMI_RANK", "5"},
+                               {"PMI_SIZE", "8"},           {"PALS_APID", "1"},
+                               {"PALS_RANKID", "5"},        {"SLURM_JOB_NODELIST", "n[1-4]"},
+                               {"SLURM_STEP_ID", "0"},      {"SLURM_STEP_NODELIST", "n[1-4]"},
+                               {"SLURM_PROCID", "0"}};
+  EXPECT_THAT(Refusal({}, flux), HasSubstr("Flux has started 2 nodes"));
+  const RunFlags flags = Parse({"--rdzv_endpoint=n3"}, flux);
+  EXPECT_EQ(flags.spec.max_nodes, 2);
+  EXPECT_EQ(flags.spec.nproc_per_node.count, 4);
+  EXPECT_EQ(flags.spec.backend, RendezvousBackend::kC10d);
+  EXPECT_EQ(flags.placement.tasks.local, 1);
+  const RunFlags one = Parse({}, With(flux, {{"FLUX_JOB_NNODES", "1"}}));
+  EXPECT_EQ(one.spec.max_nodes, 1);
+  EXPECT_EQ(one.spec.nproc_per_node.count, 8);
+  EXPECT_EQ(one.spec.run_id, "flux-f2Qk");
+  EXPECT_THAT(Refusal({}, With(flux, {{"FLUX_JOB_SIZE", "9"}})),
+              HasSubstr("which of its node's tasks"));
 }
 
 TEST(ParseFlags, TakesAnIndexedJobOfKubernetes) {
