@@ -67,14 +67,35 @@ std::optional<std::string> ReadBytes(const std::string& path) {
   return size > 0 ? std::optional<std::string>(std::move(bytes)) : std::nullopt;
 }
 
-Json MakeErrorObject(const WorkerFailure& failure) {
-  Json extra = {{"py_callstack", failure.last_output},
-                {"timestamp", absl::StrCat(failure.unix_millis / 1000)}};
-  const std::string message = failure.message.empty()
-                                  ? absl::StrCat("rank ", ToString(failure.rank), " (pid ",
-                                                 failure.pid, ") ", HowItEnded(failure))
-                                  : failure.message;
+Json MakeErrorObject(const std::string& message, const std::string& callstack, int64_t seconds) {
+  Json extra = {{"py_callstack", callstack}, {"timestamp", absl::StrCat(seconds)}};
   return {{"message", {{"message", message}, {"extraInfo", std::move(extra)}}}};
+}
+
+Json ErrorObjectOf(const WorkerFailure& failure) {
+  const std::optional<std::string> original =
+      failure.error_file.empty() ? std::nullopt : ReadBytes(failure.error_file);
+  Json json = original ? ParseObject(*original) : Json();
+  if (!IsTorchForm(json)) {
+    std::string message = failure.message;
+    if (failure.error_file.empty()) {  // what there is are our own words
+      message = absl::StrCat("rank ", ToString(failure.rank), " (pid ", failure.pid, ") ",
+                             HowItEnded(failure), message.empty() ? "" : ": ", message);
+    }
+    json = MakeErrorObject(message, failure.last_output, failure.unix_millis / 1000);
+  }
+  json["message"]["errorCode"] = failure.signal != 0 ? -failure.signal : failure.exit_code;
+  return json;
+}
+
+Json ErrorObjectOf(const JobOutcome& outcome, absl::Time now) {
+  const bool has_culprit = outcome.root_cause && outcome.root_cause->ended_by.empty();
+  if (has_culprit) return ErrorObjectOf(*outcome.root_cause);
+  std::string message = outcome.root_cause ? outcome.root_cause->ended_by : outcome.reason;
+  if (message.empty()) message = absl::StrCat("exit code ", outcome.exit_code);
+  Json json = MakeErrorObject(message, "", absl::ToUnixSeconds(now));
+  json["message"]["errorCode"] = outcome.exit_code;
+  return json;
 }
 
 absl::Status FileError(const std::string& path, int error) {
@@ -128,13 +149,9 @@ std::optional<ErrorRecord> ReadErrorFile(const std::string& path) {
   return bytes ? std::optional<ErrorRecord>(ParseErrorRecord(*bytes)) : std::nullopt;
 }
 
-absl::Status WriteErrorFile(const std::string& path, const WorkerFailure& root_cause) {
-  const std::optional<std::string> original =
-      root_cause.error_file.empty() ? std::nullopt : ReadBytes(root_cause.error_file);
-  Json json = original ? ParseObject(*original) : Json();
-  if (!IsTorchForm(json)) json = MakeErrorObject(root_cause);
-  json["message"]["errorCode"] = root_cause.signal != 0 ? -root_cause.signal : root_cause.exit_code;
-  return ReplaceFile(path, json.dump(-1, ' ', false, Json::error_handler_t::replace));
+absl::Status WriteErrorFile(const std::string& path, const JobOutcome& outcome, absl::Time now) {
+  return ReplaceFile(
+      path, ErrorObjectOf(outcome, now).dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 }  // namespace muster::agent

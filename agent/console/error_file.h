@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "proto/base/membership.h"
 
 namespace muster::agent {
@@ -35,12 +36,13 @@ ErrorRecord ParseErrorRecord(absl::string_view bytes);
 // block on a pipe.
 std::optional<ErrorRecord> ReadErrorFile(const std::string& path);
 
-// Writes `root_cause` to `path`, our own TORCHELASTIC_ERROR_FILE: the worker's error file with
-// message.errorCode added where it is on this node and in torch's form, else one made from what is
-// known. errorCode is the exit code, or the negative number of the signal. `path` is replaced as a
-// whole or not at all.
+// Writes why a job failed to `path`, our own TORCHELASTIC_ERROR_FILE: the root cause's error file
+// with message.errorCode added where it is on this node and in torch's form, else one made from
+// what is known of it. Where no worker is at fault it is the verdict or the reason of `outcome`, at
+// `now`. errorCode is the exit code, or the negative number of the root cause's signal. `path` is
+// replaced as a whole or not at all.
 //
 // Errors: kInvalidArgument / kResourceExhausted naming the path and the reason.
-absl::Status WriteErrorFile(const std::string& path, const WorkerFailure& root_cause);
+absl::Status WriteErrorFile(const std::string& path, const JobOutcome& outcome, absl::Time now);
 
 }  // namespace muster::agent

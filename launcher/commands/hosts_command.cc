@@ -23,7 +23,6 @@
 #include "launcher/hosts/remote_start.h"
 #include "launcher/hosts/ssh_session.h"
 #include "launcher/node/endpoint.h"
-#include "launcher/node/log_setup.h"
 #include "launcher/node/node_setup.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
@@ -85,7 +84,7 @@ class HostRun {
     signals_ = UniqueFd(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
   }
 
-  int Run() {
+  JobOutcome Run() {
     std::vector<bool> has_ended(sessions_.size(), false);
     while (!ends_.HaveAllEnded()) {
       Turn();
@@ -99,7 +98,7 @@ class HostRun {
                          MonoNow()));
       }
     }
-    return ends_.ExitCode();
+    return {.exit_code = ends_.ExitCode(), .reason = ends_.Reason()};
   }
 
  private:
@@ -217,7 +216,7 @@ int RunHere(HostJob job, const std::vector<HostEntry>& hosts, int index,
             const Invocation& invocation) {
   job.authentication = false;
   const auto starts = PlanStarts(job, hosts, invocation);
-  if (!starts.ok()) return Refuse(starts.status());
+  if (!starts.ok()) return RefuseRun(starts.status(), invocation);
   const RemoteStart& start = (*starts)[static_cast<size_t>(index)];
   Invocation here = invocation;
   here.args = start.arguments;
@@ -229,19 +228,20 @@ int RunHere(HostJob job, const std::vector<HostEntry>& hosts, int index,
 
 int HostsCommand(const HostJob& job, const Invocation& invocation) {
   const absl::StatusOr<std::vector<HostEntry>> hosts = FindHosts(job);
-  if (!hosts.ok()) return Refuse(hosts.status());
+  if (!hosts.ok()) return RefuseRun(hosts.status(), invocation);
   const int num_hosts = static_cast<int>(hosts->size());
   if (job.node_rank && (*job.node_rank < 0 || *job.node_rank >= num_hosts)) {
-    return Refuse(absl::InvalidArgumentError(
-        absl::StrCat("--node_rank=", *job.node_rank, ": expected 0 to ", num_hosts - 1,
-                     ", this machine's place among the hosts that take part")));
+    return RefuseRun(absl::InvalidArgumentError(absl::StrCat(
+                         "--node_rank=", *job.node_rank, ": expected 0 to ", num_hosts - 1,
+                         ", this machine's place among the hosts that take part")),
+                     invocation);
   }
   if (job.node_rank || (num_hosts == 1 && IsHere(hosts->front().host))) {
     return RunHere(job, *hosts, job.node_rank.value_or(0), invocation);
   }
   absl::StatusOr<std::vector<SshSession>> sessions = StartAll(job, *hosts, invocation);
-  if (!sessions.ok()) return Refuse(sessions.status());
-  return HostRun(*std::move(sessions)).Run();
+  if (!sessions.ok()) return RefuseRun(sessions.status(), invocation);
+  return EndRun(HostRun(*std::move(sessions)).Run(), invocation);
 }
 
 }  // namespace muster::launcher

@@ -26,7 +26,7 @@ namespace muster::launcher {
 namespace {
 
 int RunLine(const absl::StatusOr<PeerLine>& line, const Invocation& invocation) {
-  if (!line.ok()) return Refuse(line.status());
+  if (!line.ok()) return RefuseRun(line.status(), invocation);
   if (!line->print.empty()) return std::fputs(line->print.c_str(), stdout) < 0 ? 1 : 0;
   Invocation run = invocation;
   run.args = line->args;
@@ -115,7 +115,7 @@ int InstructLabCommand(const Invocation& invocation) {
     if (args[i] != "model" || args[i + 1] != "train") continue;
     const absl::StatusOr<std::string> line =
         MusterLineForInstructLab({args.begin() + static_cast<std::ptrdiff_t>(i) + 2, args.end()});
-    if (!line.ok()) return Refuse(line.status());
+    if (!line.ok()) return RefuseRun(line.status(), invocation);
     return Refuse(absl::InvalidArgumentError(
         absl::StrCat("`ilab model train` prepares data and starts its own trainer, which muster "
                      "starts by\n  ",

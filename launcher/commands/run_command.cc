@@ -70,12 +70,7 @@ int Conclude(const JobOutcome& outcome, const SummaryOptions& options,
   if (outcome.exit_code == 0) return 0;
   const std::string summary = FormatExitSummary(outcome, options);
   std::fwrite(summary.data(), 1, summary.size(), stderr);
-  const std::string error_file = VariableOrEmpty(invocation.environment, kErrorFile);
-  if (!error_file.empty() && outcome.root_cause) {
-    const absl::Status written = agent::WriteErrorFile(error_file, *outcome.root_cause);
-    if (!written.ok()) log::Write(log::Level::kWarning, "error_file", written.message());
-  }
-  return outcome.exit_code;
+  return EndRun(outcome, invocation);
 }
 
 // Says what the scheduler and the flags have to say; of a job's nodes, the first one says it.
@@ -99,18 +94,18 @@ void TellStart(const RunFlags& flags) {
 int RunNode(const RunFlags& flags, const Invocation& invocation) {
   // The guardian is forked before anything that may start a thread; it ends by itself when we do.
   absl::StatusOr<agent::GuardianHandle> guardian = agent::ForkGuardian();
-  if (!guardian.ok()) return Refuse(guardian.status());
+  if (!guardian.ok()) return RefuseRun(guardian.status(), invocation);
   // The limit is raised behind the guardian, so that workers keep the limit that they were started
   // with.
   const int open_files = RaiseDescriptorLimit();
   Invocation configured = invocation;
   for (const auto& [name, value] : flags.environment) configured.environment[name] = value;
   absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, flags.placement, configured);
-  if (!setup.ok()) return Refuse(setup.status());
+  if (!setup.ok()) return RefuseRun(setup.status(), invocation);
   if (const absl::Status enough = CheckOpenFiles(open_files, setup->agent.node.local_world_size);
       !enough.ok()) {
     UndoNodeSetup(setup->agent);
-    return Refuse(enough);
+    return RefuseRun(enough, invocation);
   }
   for (const std::string& note : setup->notes) log::Write(log::Level::kInfo, "setup", note);
   const agent::AgentOptions prepared = setup->agent;
@@ -131,12 +126,24 @@ int RunNode(const RunFlags& flags, const Invocation& invocation) {
   }();
   if (!outcome.ok()) {
     UndoNodeSetup(prepared);
-    return Refuse(outcome.status());
+    return RefuseRun(outcome.status(), invocation);
   }
   return Conclude(*outcome, summary, invocation);
 }
 
 }  // namespace
+
+int EndRun(const JobOutcome& outcome, const Invocation& invocation) {
+  const std::string path = VariableOrEmpty(invocation.environment, kErrorFile);
+  if (path.empty() || outcome.exit_code == 0) return outcome.exit_code;
+  const absl::Status written = agent::WriteErrorFile(path, outcome, absl::Now());
+  if (!written.ok()) log::Write(log::Level::kWarning, "error_file", written.message());
+  return outcome.exit_code;
+}
+
+int RefuseRun(const absl::Status& status, const Invocation& invocation) {
+  return EndRun({.exit_code = Refuse(status), .reason = std::string(status.message())}, invocation);
+}
 
 int RunCommand(const Invocation& invocation) {
   const absl::StatusOr<SchedulerFindings> scheduler = FindScheduler(SurroundingsOf(invocation));
@@ -146,7 +153,7 @@ int RunCommand(const Invocation& invocation) {
   if (!parsed.ok()) {
     // One task of a node says it.
     if (scheduler.ok() && scheduler->tasks.local > 0) return ExitCodeOf(parsed.status());
-    return Refuse(WithSource(parsed.status(), invocation));
+    return RefuseRun(WithSource(parsed.status(), invocation), invocation);
   }
   if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) {
     return std::fputs(print->text.c_str(), stdout) < 0 ? 1 : 0;
@@ -161,7 +168,7 @@ int RunCommand(const Invocation& invocation) {
         placement.tasks_of.empty() ? absl::StrCat("of-", getppid()) : placement.tasks_of;
     if (placement.tasks.local > 0) return LieIdle(tasks);
     absl::StatusOr<TaskGate> opened = TaskGate::Open(tasks);
-    if (!opened.ok()) return Refuse(opened.status());
+    if (!opened.ok()) return RefuseRun(opened.status(), invocation);
     gate.emplace(*std::move(opened));
     TakeAllCpus();
   }

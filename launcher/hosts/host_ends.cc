@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/exit_codes.h"
+#include "proto/base/process_end.h"
 
 namespace muster::launcher {
 namespace {
@@ -34,11 +35,12 @@ HostEnds::Orders HostEnds::OnEnd(const End& end, MonoTime now) {
 }
 
 HostEnds::Orders HostEnds::OnUnreachable(const End& end) {
-  if (stop_signal_ != 0 || is_unreachable_) return {};  // the launcher has ended its ssh
-  is_unreachable_ = true;
+  // The launcher has ended its ssh.
+  if (stop_signal_ != 0 || !unreachable_.empty()) return {};
   const std::string why = end.last_words.empty() ? "ssh exited without a message" : end.last_words;
+  unreachable_ = absl::StrCat("cannot start an agent on ", end.host, ": ", why);
   return {.say = Line{.event = "unreachable",
-                      .text = absl::StrCat("cannot start an agent on ", end.host, ": ", why,
+                      .text = absl::StrCat(unreachable_,
                                            num_hosts_ > 1 ? "; stopping the others" : "")},
           .stops_others = true};
 }
@@ -55,9 +57,16 @@ HostEnds::Orders HostEnds::OnTime(MonoTime now) {
 }
 
 int HostEnds::ExitCode() const {
-  if (is_unreachable_) return kExitNodesMissing;
+  if (!unreachable_.empty()) return kExitNodesMissing;
   if (has_finished_) return worst_;
   return stop_signal_ != 0 ? ExitCodeOfSignal(stop_signal_) : kExitFailure;
+}
+
+std::string HostEnds::Reason() const {
+  if (!unreachable_.empty()) return unreachable_;
+  if (stop_signal_ != 0) return absl::StrCat("got ", SignalInWords(stop_signal_));
+  if (has_finished_) return first_failure_;
+  return "lost the connection to every host";
 }
 
 }  // namespace muster::launcher

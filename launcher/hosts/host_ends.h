@@ -45,6 +45,7 @@ class HostEnds {
   bool HaveAllEnded() const { return num_ended_ == num_hosts_; }
   // The launcher's own, once all have ended.
   int ExitCode() const;
+  std::string Reason() const;  // why it is not 0: "the agent on a exited with 7"
 
  private:
   Orders OnUnreachable(const End& end);
@@ -53,11 +54,11 @@ class HostEnds {
   size_t num_ended_ = 0;
   int stop_signal_ = 0;
   int worst_ = 0;
+  std::string unreachable_;    // the host that could not be reached, and why; empty: none
   std::string first_failure_;  // host and code of the first agent that ended with another than 0
   MonoTime stop_others_at_ = MonoTime::InfiniteFuture();
   bool has_stopped_others_ = false;
   bool has_finished_ = false;  // one agent at least has said how the job ended
-  bool is_unreachable_ = false;
 };
 
 inline constexpr int kConnectionFailed = 255;  // ssh's own exit code

@@ -4,11 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
+#include <filesystem>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/support/job_under_test.h"
+#include "tests/support/loopback_port.h"
 #include "tests/support/small_file_system.h"
 
 namespace muster::testing {
@@ -97,6 +100,34 @@ TEST_F(Logs, AnErrorFileThatIsNoJsonKeepsRankAndExitCodeInTheSummary) {
   const SubprocessResult result =
       RunWith({}, "echo '{\"message' > $TORCHELASTIC_ERROR_FILE\nexit 6", 6);
   EXPECT_THAT(result.err, AllOf(ContainsRegex("rank[^0-9]*0"), HasSubstr("6")));
+}
+
+// What started the launcher reads there why the job failed.
+TEST_F(Logs, TheLaunchersOwnErrorFileSaysWhyAJobFailedWithoutAFailedWorker) {
+  const Environment own = {{"TORCHELASTIC_ERROR_FILE", directory() + "/own.json"}};
+  const auto message = [&] {
+    const std::string text = ReadFile(directory() + "/own.json");
+    std::filesystem::remove(directory() + "/own.json");
+    return text;
+  };
+  EXPECT_THAT(Run({"run", "--nnodes=x", "train.py"}, own), ExitsWith(2));
+  EXPECT_THAT(message(), HasSubstr("--nnodes=x"));
+  EXPECT_THAT(Run({"run", "no_such_program"}, own), ExitsWith(2));
+  EXPECT_THAT(message(), HasSubstr("no_such_program"));
+  const std::string waits = ShellScript("waits.sh", "touch $OUT/up\nexec sleep 100");
+  Subprocess job = Start({"run", waits}, own);
+  EXPECT_TRUE(WaitForOut("up"));
+  job.Signal(SIGTERM);
+  EXPECT_THAT(job.Wait(), ExitsWith(143));
+  EXPECT_THAT(message(), AllOf(HasSubstr("SIGTERM"), HasSubstr("\"errorCode\":143")));
+  const LoopbackPort port;
+  EXPECT_THAT(Run({"run", "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_conf=join_timeout=1",
+                   absl::StrCat("--rdzv_endpoint=127.0.0.1:", port.number()), waits},
+                  own),
+              ExitsWith(4));
+  EXPECT_THAT(message(), HasSubstr("1 of 2 nodes"));
+  EXPECT_THAT(Run({"run", ShellScript("good.sh", "exit 0")}, own), ExitsWith(0));
+  EXPECT_EQ(message(), "");
 }
 
 TEST_F(Logs, TheLocalRanksFilterKeepsOthersOffTheConsole) {

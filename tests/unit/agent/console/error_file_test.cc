@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -16,6 +17,7 @@
 namespace muster::agent {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char kTorchForm[] = R"({"message": {"message": "ValueError: bad batch",)"
@@ -38,6 +40,11 @@ class TemporaryDirectory {
  private:
   std::string path_;
 };
+
+// The job has failed by one worker.
+absl::Status Write(const std::string& path, const WorkerFailure& root_cause) {
+  return WriteErrorFile(path, {.exit_code = 1, .root_cause = root_cause}, absl::Now());
+}
 
 nlohmann::json ReadJson(const std::string& path) {
   std::ifstream file(path);
@@ -122,7 +129,7 @@ TEST(WriteErrorFile, CopiesTheWorkersFileAndAddsTheExitCode) {
   const TemporaryDirectory directory;
   const WorkerFailure failure{
       .exit_code = 3, .message = "other", .error_file = directory.Write("worker.json", kTorchForm)};
-  ASSERT_TRUE(WriteErrorFile(directory.Path("own.json"), failure).ok());
+  ASSERT_TRUE(Write(directory.Path("own.json"), failure).ok());
   nlohmann::json expected = nlohmann::json::parse(kTorchForm);
   expected["message"]["errorCode"] = 3;
   EXPECT_EQ(ReadJson(directory.Path("own.json")), expected);
@@ -130,8 +137,11 @@ TEST(WriteErrorFile, CopiesTheWorkersFileAndAddsTheExitCode) {
 
 TEST(WriteErrorFile, WritesTheNegativeNumberOfASignal) {
   const TemporaryDirectory directory;
-  ASSERT_TRUE(WriteErrorFile(directory.Path("own.json"), {.signal = 9, .message = "killed"}).ok());
-  EXPECT_EQ(ReadJson(directory.Path("own.json"))["message"]["errorCode"], -9);
+  ASSERT_TRUE(Write(directory.Path("own.json"), {.signal = 9, .message = "killed"}).ok());
+  const nlohmann::json error = ReadJson(directory.Path("own.json"))["message"];
+  EXPECT_EQ(error["errorCode"], -9);
+  EXPECT_THAT(error["message"].get<std::string>(),
+              AllOf(HasSubstr("SIGKILL"), HasSubstr(": killed")));
 }
 
 TEST(WriteErrorFile, MakesAFileFromWhatIsKnownIfTheWorkersIsElsewhere) {
@@ -140,7 +150,7 @@ TEST(WriteErrorFile, MakesAFileFromWhatIsKnownIfTheWorkersIsElsewhere) {
                               .message = "bad \xff byte",
                               .error_file = directory.Path("on_another_node.json"),
                               .unix_millis = 1700000000999};
-  ASSERT_TRUE(WriteErrorFile(directory.Path("own.json"), failure).ok());
+  ASSERT_TRUE(Write(directory.Path("own.json"), failure).ok());
   const std::optional<ErrorRecord> record = ReadErrorFile(directory.Path("own.json"));
   ASSERT_TRUE(record);
   EXPECT_EQ(record->message, "bad \xef\xbf\xbd byte");
@@ -150,16 +160,38 @@ TEST(WriteErrorFile, MakesAFileFromWhatIsKnownIfTheWorkersIsElsewhere) {
 TEST(WriteErrorFile, SaysHowAWorkerEndedThatSaidNothing) {
   const TemporaryDirectory directory;
   const WorkerFailure failure{.rank = Rank(2), .pid = 77, .exit_code = 9, .last_output = "bad\n"};
-  ASSERT_TRUE(WriteErrorFile(directory.Path("own.json"), failure).ok());
+  ASSERT_TRUE(Write(directory.Path("own.json"), failure).ok());
   const std::optional<ErrorRecord> record = ReadErrorFile(directory.Path("own.json"));
   ASSERT_TRUE(record);
   EXPECT_EQ(record->message, "rank 2 (pid 77) exited with code 9");
   EXPECT_EQ(record->callstack, "bad\n");
 }
 
+// A launcher that was stopped, that never met the other nodes, that lost its server.
+TEST(WriteErrorFile, SaysTheReasonWhereNoWorkerFailed) {
+  const TemporaryDirectory directory;
+  const JobOutcome outcome{.exit_code = 143, .reason = "got SIGTERM"};
+  ASSERT_TRUE(
+      WriteErrorFile(directory.Path("own.json"), outcome, absl::FromUnixSeconds(1700000000)).ok());
+  const std::optional<ErrorRecord> record = ReadErrorFile(directory.Path("own.json"));
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->message, "got SIGTERM");
+  EXPECT_EQ(record->unix_millis, 1700000000000);
+  EXPECT_EQ(ReadJson(directory.Path("own.json"))["message"]["errorCode"], 143);
+}
+
+// Those whom a verdict ended are not at fault.
+TEST(WriteErrorFile, SaysTheVerdictThatEndedTheWorkers) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(Write(directory.Path("own.json"),
+                    {.signal = 15, .message = "ended", .ended_by = "rank 3 does not answer"})
+                  .ok());
+  EXPECT_EQ(ReadJson(directory.Path("own.json"))["message"]["message"], "rank 3 does not answer");
+}
+
 TEST(WriteErrorFile, NamesAPathThatCannotBeWritten) {
   const TemporaryDirectory directory;
-  const absl::Status status = WriteErrorFile(directory.Path("absent/own.json"), {.exit_code = 1});
+  const absl::Status status = Write(directory.Path("absent/own.json"), {.exit_code = 1});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr(directory.Path("absent/own.json")));
 }
@@ -172,7 +204,7 @@ TEST(ErrorFile, NestedWithoutEndIsTakenAsText) {
   const TemporaryDirectory directory;
   const WorkerFailure failure{
       .exit_code = 3, .message = "ended", .error_file = directory.Write("worker.json", deep)};
-  EXPECT_TRUE(WriteErrorFile(directory.Path("own.json"), failure).ok());
+  EXPECT_TRUE(Write(directory.Path("own.json"), failure).ok());
   EXPECT_EQ(ReadJson(directory.Path("own.json"))["message"]["message"], "ended");
 }
 

@@ -63,6 +63,7 @@ TEST_F(HostEndsTest, IsTheWorstOfThoseThatEndedByThemselves) {
   End(Exit("b", 7));
   End(Exit("c", 0));
   EXPECT_EQ(ends_.ExitCode(), 7);
+  EXPECT_EQ(ends_.Reason(), "the agent on a exited with 1");
   const HostEnds::Orders orders = Pass(absl::Minutes(1));
   EXPECT_FALSE(orders.say || orders.stops_others) << "nobody is left";
 }
@@ -76,6 +77,7 @@ TEST_F(HostEndsTest, OneThatIsNotReachedStopsTheOthersAtOnce) {
             "cannot start an agent on b: Connection refused; stopping the others");
   EXPECT_FALSE(End(Unreachable("c")).say) << "its ssh was cut";
   EXPECT_EQ(ends_.ExitCode(), kExitNodesMissing);
+  EXPECT_EQ(ends_.Reason(), "cannot start an agent on b: Connection refused");
 }
 
 TEST_F(HostEndsTest, ALostConnectionSaysNothingOfTheJob) {
@@ -104,6 +106,7 @@ TEST(HostEnds, ASignalBeforeAnAgentHasBegunIsTheCode) {
   ends.OnSignal(SIGTERM);
   ends.OnEnd(Unreachable("a"), MonoTime());
   EXPECT_EQ(ends.ExitCode(), 143);
+  EXPECT_EQ(ends.Reason(), "got SIGTERM (terminated)");
 }
 
 }  // namespace
