@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -123,6 +124,23 @@ absl::StatusOr<UniqueFd> LogFolder::OpenFile(const std::string& path, int flags)
       ::openat(directory.get(), name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY, 0666));
   if (!fd) return LogPathError("open the log file", path, errno);
   return fd;
+}
+
+std::string LogFolder::WhyFull(const std::string& directory) const {
+  UniqueFd topmost(::open(topmost_.c_str(), kOpenDirectory));
+  if (!topmost) return "";
+  const absl::StatusOr<UniqueFd> fd = OpenBelow(std::move(topmost), directory, Missing::kRefused);
+  if (!fd.ok()) return "";
+  // A quota counts for us alone, so a page is written into a file that has no name.
+  constexpr char kPage[4096] = {};
+  const UniqueFd file(::openat(fd->get(), ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
+  const ssize_t put = file ? ::write(file.get(), kPage, sizeof(kPage)) : -1;
+  if (put == sizeof(kPage)) return "";
+  const int error = put < 0 ? errno : ENOSPC;
+  if (error == ENOSPC || error == EDQUOT) return std::strerror(error);
+  struct statvfs room;
+  const bool is_full = !file && ::fstatvfs(fd->get(), &room) == 0 && room.f_bavail == 0;
+  return is_full ? std::strerror(ENOSPC) : "";
 }
 
 void LogFolder::Rename(const std::string& path, const std::string& name) const {

@@ -40,6 +40,9 @@ class LogFolder {
   // A file in such a directory, by open(2)'s `flags` without following a link. Blocks on a pipe
   // that nobody reads.
   absl::StatusOr<UniqueFd> OpenFile(const std::string& path, int flags) const;
+  // Why a file in such a directory cannot grow, in the system's words ("No space left on device");
+  // empty: it can, or the file system does not tell. Leaves nothing behind.
+  std::string WhyFull(const std::string& directory) const;
   // Gives a file in such a directory another name there. Makes no directory: what is missing has
   // nothing to rename.
   void Rename(const std::string& path, const std::string& name) const;

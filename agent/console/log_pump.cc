@@ -155,13 +155,19 @@ void LogPump::TakeLastWords(LocalRank local_rank, absl::Duration at_most,
     if (its.route.way != StreamRoute::Way::kFile || !its.file) return {};
     return {its.file->path(), its.file->start_offset()};
   };
+  const bool writes_itself = absl::c_any_of(worker->streams, [](const State::WorkerStream& its) {
+    return its.route.way == StreamRoute::Way::kFile;
+  });
   const std::string said = worker->tail.bytes();
   state_->aside.Run<LastWords>(
       at_most,
       [said, out = file_of(ConsoleStream::kStdout), err = file_of(ConsoleStream::kStderr),
-       error_file = ErrorFileIn(worker->directory)] {
+       error_file = ErrorFileIn(worker->directory), folder = state_->folder,
+       written = writes_itself ? worker->directory : ""] {
         // Standard error last: of two files it says more about a failure.
-        return LastWords{JoinOutput({out.Read(), said, err.Read()}), ReadErrorFile(error_file)};
+        return LastWords{.output = JoinOutput({out.Read(), said, err.Read()}),
+                         .error = ReadErrorFile(error_file),
+                         .why_full = written.empty() ? "" : folder.WhyFull(written)};
       },
       [said, then = std::move(then)](std::optional<LastWords> words) mutable {
         then(words ? *std::move(words)

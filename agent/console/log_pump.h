@@ -59,6 +59,8 @@ struct LastWords {
   std::string output;
   std::optional<ErrorRecord> error;  // from its error file
   bool files_answered = true;        // else what is in files is missing
+  // LogFolder::WhyFull, of the folder of what it writes to files itself.
+  std::string why_full = "";
 };
 
 // SIGPIPE and SIGXFSZ must be ignored in the process: a reader that has gone and a file that may

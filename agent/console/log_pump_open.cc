@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -14,6 +13,7 @@
 #include "agent/console/worker_screen.h"
 #include "nlohmann/json.hpp"
 #include "proto/base/status_macros.h"
+#include "proto/io/log.h"
 
 namespace muster::agent {
 namespace {
@@ -63,6 +63,18 @@ std::string LogPump::State::About(const std::vector<WorkerPlan>& plans) const {
   return about.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+// The job goes on without it.
+void LogPump::State::WriteAbout(const UniqueFd& file,
+                                const std::pair<std::string, std::string>& about) {
+  const auto& [path, text] = about;
+  const ssize_t put = ::write(file.get(), text.data(), text.size());
+  if (put == static_cast<ssize_t>(text.size())) return;
+  log::Write(log::Level::kWarning, "log_file_failed",
+             absl::StrCat(LogPathError("write", path, put < 0 ? errno : ENOSPC).message(),
+                          "; nothing there says whose logs these are"),
+             {{"path", path}});
+}
+
 absl::StatusOr<LogPump::State::OpenFiles> LogPump::State::MakeFiles(
     const LogFolder& folder, const LogPaths& paths, const std::shared_ptr<FileWriter>& writer) {
   for (const std::string& directory : paths.directories) {
@@ -75,11 +87,9 @@ absl::StatusOr<LogPump::State::OpenFiles> LogPump::State::MakeFiles(
   }
   for (const std::string& path : paths.former_errors) folder.Rename(path, paths.former_error_name);
   if (paths.about) {
-    const auto& [path, text] = *paths.about;
     MUSTER_ASSIGN_OR_RETURN(const UniqueFd file,
-                            folder.OpenFile(path, O_WRONLY | O_CREAT | O_TRUNC));
-    // What a full disk means is for the workers' own files to tell.
-    std::ignore = ::write(file.get(), text.data(), text.size());
+                            folder.OpenFile(paths.about->first, O_WRONLY | O_CREAT | O_TRUNC));
+    WriteAbout(file, *paths.about);
   }
   return files;
 }

@@ -96,6 +96,7 @@ struct LogPump::State {
   LogPaths ListPaths(const std::vector<WorkerPlan>& plans) const;
   static std::string LogFileOf(const Worker& worker, ConsoleStream stream);
   std::string About(const std::vector<WorkerPlan>& plans) const;
+  static void WriteAbout(const UniqueFd& file, const std::pair<std::string, std::string>& about);
   // Files keyed by path. MakeFiles runs aside.
   using OpenFiles = std::map<std::string, OutputFile>;
   static absl::StatusOr<OpenFiles> MakeFiles(const LogFolder& folder, const LogPaths& paths,

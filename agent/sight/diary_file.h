@@ -1,4 +1,5 @@
-// The file of a diary: lines are appended aside, since its disk may be stuck.
+// The file of a diary: lines are appended aside, since its disk may be stuck. Of a disk that is
+// full one line is said; once there is room, the diary goes on with nothing left out.
 //
 // Loop thread only.
 #pragma once

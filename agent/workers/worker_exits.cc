@@ -26,6 +26,16 @@ std::string JoinMessage(const ErrorRecord& record) {
                                   : absl::StrCat(record.message, "\n", record.callstack);
 }
 
+// A program that prints into a file which cannot grow fails by its own means, and cannot say so.
+std::string FullDisk(const std::string& directory, const std::string& why) {
+  return absl::StrCat("its output goes to files in ", directory,
+                      ", where nothing more can be "
+                      "written: ",
+                      why,
+                      "; free some space there, or choose another place with "
+                      "--log_dir");
+}
+
 }  // namespace
 
 WorkerExits::WorkerExits(Parts parts)
@@ -128,6 +138,7 @@ void WorkerExits::TellFailure(const RunningWorker& worker, WorkerFailure failure
   const bool is_its_own = worker.signals.empty() || !worker.why_ended.empty();
   auto finish = [this, is_its_own, failure = std::move(failure), seen = MonoNow(),
                  round = worker.round, error_file = worker.error_file,
+                 directory = parts_.options.run_directory,
                  why = worker.why_ended](LastWords words) mutable {
     failure.last_output = std::move(words.output);
     if (words.error) {
@@ -136,6 +147,10 @@ void WorkerExits::TellFailure(const RunningWorker& worker, WorkerFailure failure
       if (words.error->unix_millis) failure.unix_millis = *words.error->unix_millis;
     }
     if (!why.empty()) failure.message = why;
+    if (is_its_own && !words.why_full.empty()) {
+      absl::StrAppend(&failure.message, failure.message.empty() ? "" : "\n",
+                      FullDisk(directory, words.why_full));
+    }
     if (!words.files_answered) {
       log::Write(log::Level::kWarning, "log_files_hang",
                  absl::StrCat("cannot read what rank ", ToString(failure.rank), " wrote below ",

@@ -163,6 +163,11 @@ std::optional<Life> LifeOf(const fs::path& folder) {
               .to = diary->back().unix_millis};
 }
 
+std::string IsEmpty(const fs::path& diary) {
+  return absl::StrCat(diary.native(),
+                      " is empty: its disk was full when the job ran, or the job has just begun");
+}
+
 // The folders of the newest job there, or of the newest of that name: those of its run whose times
 // overlap.
 absl::StatusOr<std::vector<fs::path>> FindFolders(const fs::path& directory,
@@ -171,16 +176,23 @@ absl::StatusOr<std::vector<fs::path>> FindFolders(const fs::path& directory,
   if (!fs::is_directory(directory, error)) {
     return absl::NotFoundError(absl::StrCat(directory.native(), " is not a folder"));
   }
-  if (fs::exists(directory / status::kDiaryName, error)) return std::vector<fs::path>{directory};
+  if (const fs::path diary = directory / status::kDiaryName; fs::exists(diary, error)) {
+    if (fs::is_empty(diary, error) && !error) return absl::NotFoundError(IsEmpty(diary));
+    return std::vector<fs::path>{directory};
+  }
   std::vector<Life> lives;
+  fs::path empty;
   for (const fs::path& path : SortedEntries(directory)) {
     std::optional<Life> life = LifeOf(path);
     if (life && (job.empty() || life->run_id == job)) lives.push_back(*std::move(life));
+    const fs::path diary = path / status::kDiaryName;
+    if (!life && fs::is_empty(diary, error) && !error) empty = diary;
   }
   if (lives.empty()) {
     return absl::NotFoundError(absl::StrCat(
         "there is no diary of ", job.empty() ? "a job" : absl::StrCat("job '", job, "'"), " in ",
-        directory.native(), "; jobs that are started with --log_dir keep one there"));
+        directory.native(), "; ",
+        empty.empty() ? "jobs that are started with --log_dir keep one there" : IsEmpty(empty)));
   }
   const Life newest =
       *absl::c_max_element(lives, [](const Life& a, const Life& b) { return a.from < b.from; });

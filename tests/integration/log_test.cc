@@ -254,5 +254,20 @@ TEST_F(Logs, AFullFolderStopsTheFilesButNotTheJob) {
   EXPECT_THAT(result.out, HasSubstr("line 3999")) << "the console goes on";
 }
 
+// Workers that write to their files themselves end of it, and have nowhere to say why.
+TEST_F(Logs, AFullFolderIsNamedAsTheCauseWhereWorkersAreRedirectedThere) {
+  const SmallFileSystem full(logs(), "64k");
+  if (!full.mounted()) GTEST_SKIP() << full.why_not();
+  full.Fill();
+  const SubprocessResult result = RunWith({"-r", "3"}, "echo line || exit 7", 7);
+  EXPECT_THAT(result.err, ContainsRegex("message +: its output goes to files in [^ ]*/logs/j7_"));
+  EXPECT_THAT(result.err, HasSubstr("No space left on device; free some space"));
+  EXPECT_THAT(result.err, ContainsRegex("cannot write [^ ]*/node.json: No space left"));
+  EXPECT_THAT(result.err, ContainsRegex("cannot write [^ ]*/diary.jsonl: No space left"));
+  const SubprocessResult report = Run({"report", logs()});
+  EXPECT_THAT(report, ExitsWith(1));
+  EXPECT_THAT(report.err, ContainsRegex("/diary.jsonl is empty: its disk was full"));
+}
+
 }  // namespace
 }  // namespace muster::testing

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +22,12 @@ SmallFileSystem::SmallFileSystem(const std::string& path, const std::string& siz
 
 SmallFileSystem::~SmallFileSystem() {
   if (mounted()) umount2(path_.c_str(), MNT_DETACH);
+}
+
+void SmallFileSystem::Fill() const {
+  std::ofstream file(filler(), std::ios::binary);
+  const std::string page(4096, 'x');
+  while (file << page << std::flush) continue;
 }
 
 }  // namespace muster::testing

@@ -19,6 +19,10 @@ class SmallFileSystem {
   const std::string& why_not() const { return why_not_; }
   const std::string& path() const { return path_; }
 
+  // Leaves no room, but for what removing `filler` gives back.
+  void Fill() const;
+  std::string filler() const { return path_ + "/filler"; }
+
  private:
   const std::string path_;
   std::string why_not_;

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "tests/support/files.h"
+#include "tests/support/small_file_system.h"
 
 namespace muster::agent {
 namespace {
@@ -49,6 +50,18 @@ TEST_F(LogFolderTest, IsMadeAgainForUsAloneWhereItWasCleanedAway) {
   fs::remove_all(above_);
   EXPECT_TRUE(OpenLog().ok());
   EXPECT_EQ(ModeOf(above_ + "/ours"), 0700u);
+}
+
+TEST_F(LogFolderTest, SaysWhyAFileCannotGrow) {
+  EXPECT_EQ(folder_.WhyFull(Ours("run")), "");
+  EXPECT_TRUE(fs::is_empty(Ours("run")));
+  EXPECT_EQ(folder_.WhyFull(Ours("run/absent")), "");
+  EXPECT_FALSE(fs::exists(Ours("run/absent")));
+  const testing::SmallFileSystem small(Ours("run/full"), "16k");
+  if (!small.mounted()) GTEST_SKIP() << small.why_not();
+  EXPECT_EQ(folder_.WhyFull(Ours("run/full")), "");
+  small.Fill();
+  EXPECT_EQ(folder_.WhyFull(Ours("run/full")), "No space left on device");
 }
 
 TEST_F(LogFolderTest, MayLieBehindALinkThatTheUserNamed) {

@@ -5,15 +5,21 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "proto/base/mutex.h"
+#include "proto/io/log.h"
 #include "tests/support/files.h"
+#include "tests/support/small_file_system.h"
 
 namespace muster::agent {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 class Diary : public ::testing::Test {
@@ -51,6 +57,30 @@ class Diary : public ::testing::Test {
   NodeDiary diary_{
       loop_, Lane("logs"), {.options = options_, .roster = roster_, .hang_watch = hang_watch_}};
 };
+
+// The lines that could not be written come once there is room, and none is torn.
+TEST_F(Diary, GoesOnOnceItsFullDiskHasRoomAndSaysSoOnce) {
+  const testing::SmallFileSystem small(directory_.path(), "16k");
+  if (!small.mounted()) GTEST_SKIP() << small.why_not();
+  base::Mutex mu;
+  std::vector<std::string> logged;
+  log::Configure({.sink = [&](const std::string& line) {
+    base::MutexLock lock(mu);
+    logged.push_back(line);
+  }});
+  small.Fill();
+  diary_.Begin();
+  diary_.NoteSaid(Round(4), "one");
+  EXPECT_THAT(Written(), IsEmpty());
+  std::filesystem::remove(small.filler());
+  diary_.NoteSaid(Round(4), "two");
+  EXPECT_THAT(What(Written()),
+              ElementsAre(status::kBegan, "forming", status::kSaid, status::kSaid));
+  log::Configure({});
+  base::MutexLock lock(mu);
+  EXPECT_THAT(logged, ElementsAre(AllOf(HasSubstr("No space left on device"),
+                                        HasSubstr(status::kDiaryName))));
+}
 
 TEST_F(Diary, TellsWhatTimeIsSpentOnAndTheStepsWhenWorkersRanUntilNow) {
   diary_.Begin();
