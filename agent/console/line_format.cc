@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "agent/console/worker_screen.h"
+#include "proto/base/last_traceback.h"
 
 namespace muster::agent {
 namespace {
@@ -81,6 +83,21 @@ std::string LastLines(absl::string_view output, size_t bytes_max) {
   shown.erase(0, shown.size() - bytes_max);
   const size_t torn = at_line_start ? std::string::npos : shown.find('\n');
   return torn == std::string::npos ? shown : shown.substr(torn + 1);
+}
+
+std::string LastWordsIn(absl::string_view output, size_t bytes_max) {
+  const std::optional<LastTraceback> traceback = FindLastTraceback(output);
+  if (!traceback || output.size() - traceback->end + traceback->exception.size() <= bytes_max) {
+    return LastLines(output, bytes_max);
+  }
+  const absl::string_view whole =
+      output.substr(traceback->begin, traceback->end - traceback->begin);
+  const absl::string_view first_line = whole.substr(0, whole.find('\n'));
+  std::string shown = LastLines(whole, bytes_max / 2);
+  if (!absl::StartsWith(shown, first_line)) shown = absl::StrCat(first_line, "\n  ...\n", shown);
+  absl::StrAppend(&shown, "\n...\n");
+  const size_t left = bytes_max - std::min(bytes_max, shown.size());
+  return shown + LastLines(output.substr(traceback->end), left);
 }
 
 void LineCutter::Append(absl::string_view bytes, Emit emit) {

@@ -113,12 +113,17 @@ class ConsoleRows {
   int open_ = kNobody;  // the source whose unfinished line ends the console
 };
 
-// The last few KiB that one worker has printed, both streams in the order of arrival.
+// What a worker that has failed said last: as LastLines, but where others' lines follow the last
+// traceback so long that its exception would not be seen, half of it is the traceback's end.
+std::string LastWordsIn(absl::string_view output, size_t bytes_max);
+
+// The last of what one worker has printed, both streams in the order of arrival. What Python's
+// buffer held when an exception came follows the traceback, and takes 8 KiB.
 //
 // Threads: compatible.
 class OutputTail {
  public:
-  explicit OutputTail(size_t bytes_max = 4096) : bytes_max_(bytes_max) {}
+  explicit OutputTail(size_t bytes_max = 16 * 1024) : bytes_max_(bytes_max) {}
   void Append(ConsoleStream stream, absl::string_view bytes);
   const std::string& bytes() const { return bytes_; }
 

@@ -15,7 +15,7 @@ namespace muster::agent {
 namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr size_t kTailBytes = 4096;          // read of a file
+constexpr size_t kTailBytes = 16 * 1024;     // read of a file
 constexpr size_t kLastWordsBytesMax = 2048;  // of a worker's output
 
 // A file that a worker writes by itself; none without a path.
@@ -33,7 +33,7 @@ std::string JoinOutput(std::initializer_list<std::string> parts) {
     if (!output.empty() && output.back() != '\n') output.push_back('\n');
     output += part;
   }
-  return LastLines(output, kLastWordsBytesMax);
+  return LastWordsIn(output, kLastWordsBytesMax);
 }
 
 absl::Status NotAnswering(const std::string& directory, absl::Duration waited) {

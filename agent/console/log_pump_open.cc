@@ -136,23 +136,25 @@ absl::Status LogPump::State::OpenStream(Worker& worker, ConsoleStream stream, Op
       fd = state.file->TakeDescriptor();
       return absl::OkStatus();
     case StreamRoute::Way::kTerminal:
-      if (stream == ConsoleStream::kStderr && ShareTerminal(worker, out)) return absl::OkStatus();
+      if (stream == ConsoleStream::kStderr && ShareStream(worker, out)) return absl::OkStatus();
       if (OpenTerminal(worker, stream, fd)) return absl::OkStatus();
       break;  // none left: a pipe will do
     case StreamRoute::Way::kPipe:
+      if (stream == ConsoleStream::kStderr && ShareStream(worker, out)) return absl::OkStatus();
       break;
   }
   return OpenPipe(worker, stream, fd);
 }
 
-// Both streams that end on one terminal go through one, as they would without us: that keeps their
-// order.
-bool LogPump::State::ShareTerminal(Worker& worker, WorkerStreams& out) {
+// Both streams that end on one console, and nowhere else, go through one pipe or terminal, as they
+// would without us: that keeps their order. Nobody sees the order of what is not shown.
+bool LogPump::State::ShareStream(Worker& worker, WorkerStreams& out) {
   const WorkerStream& first = worker.streams[Index(ConsoleStream::kStdout)];
   const WorkerStream& second = worker.streams[Index(ConsoleStream::kStderr)];
   const bool alike = consoles.all().size() == 1 && first.route == second.route &&
-                     !first.route.to_filtered && first.prefix == second.prefix;
-  if (!alike || TerminalOf(worker) == nullptr) return false;
+                     !first.route.to_file && !first.route.to_filtered &&
+                     first.prefix == second.prefix;
+  if (!alike || (!first.route.to_console && TerminalOf(worker) == nullptr)) return false;
   out.stderr_fd.reset(::fcntl(out.stdout_fd.get(), F_DUPFD_CLOEXEC, 3));
   return static_cast<bool>(out.stderr_fd);
 }

@@ -52,7 +52,7 @@ struct LogPump::State {
     std::array<std::string, 2> prefixes;
   };
 
-  // A pipe, or a pseudo terminal, which may carry both streams of its worker.
+  // A pipe or a pseudo terminal, which may carry both streams of its worker.
   struct Pipe {
     Pipe(asio::io_context& loop, int id) : id(id), end(loop) {}
     const int id;
@@ -108,7 +108,7 @@ struct LogPump::State {
                           WorkerStreams& out);
   absl::Status OpenPipe(Worker& worker, ConsoleStream stream, UniqueFd& out);
   bool OpenTerminal(Worker& worker, ConsoleStream stream, UniqueFd& out);
-  bool ShareTerminal(Worker& worker, WorkerStreams& out);
+  bool ShareStream(Worker& worker, WorkerStreams& out);
   Pipe* TerminalOf(const Worker& worker);
   void GiveInput(Worker& worker, WorkerStreams& out);
   void PlaceInput();

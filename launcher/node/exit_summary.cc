@@ -1,6 +1,7 @@
 #include "launcher/node/exit_summary.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "proto/base/last_traceback.h"
 #include "proto/base/process_end.h"
 
 namespace muster::launcher {
@@ -96,7 +98,12 @@ void AppendFailure(std::string& out, int index, const WorkerFailure& failure,
   const bool was_shown = options.was_shown && options.was_shown(failure);
   const std::string& words = failure.error_file.empty() ? failure.last_output : failure.message;
   if (was_shown && !failure.start_failed && !words.empty()) {
-    AppendField(out, "output", absl::StrCat("shown above, ending with: ", LastLine(words)));
+    const std::string last = LastLine(words);
+    const std::optional<LastTraceback> traceback = FindLastTraceback(words);
+    if (traceback && traceback->exception != last) {
+      AppendField(out, "exception", traceback->exception);
+    }
+    AppendField(out, "output", absl::StrCat("shown above, ending with: ", last));
     return;
   }
   if (!failure.error_file.empty() && !failure.message.empty()) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -21,9 +22,11 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ContainsRegex;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
+using ::testing::Pair;
 using ::testing::UnorderedElementsAreArray;
 
 constexpr char kSpeaks[] = "echo out of $LOCAL_RANK\necho err of $LOCAL_RANK >&2";
@@ -180,6 +183,26 @@ TEST_F(Logs, APipeGetsTheWorkersBytesAndNothingElse) {
       absl::StrSplit(RunWith({"--nproc_per_node=2"}, script).out, '\n');
   const std::vector<std::string> expected = absl::StrSplit(both, '\n');
   EXPECT_THAT(lines, UnorderedElementsAreArray(expected));
+}
+
+TEST_F(Logs, TheStreamsOfARankKeepTheirOrderInOneFile) {
+  const std::string script = PythonScript("train.py",
+                                          "import os\n"
+                                          "for i in range(1000):\n"
+                                          "    os.write(1 + i % 2, b'%s:%d\\n' % "
+                                          "(os.environb[b'RANK'], i))\n");
+  const std::string both = Out("both");
+  const std::string job =
+      absl::StrCat(MusterBinary(), " --nproc_per_node=2 ", script, " > ", both, " 2>&1");
+  EXPECT_THAT(StartProgram({"/bin/sh", "-c", job}).Wait(), ExitsWith(0));
+  std::map<char, int> next;  // by rank
+  int num_misplaced = 0;
+  for (const absl::string_view line : absl::StrSplit(ReadFile(both), '\n')) {
+    if (line.size() < 3 || line[1] != ':') continue;
+    num_misplaced += line.substr(2) != absl::StrCat(next[line[0]]++);
+  }
+  EXPECT_EQ(num_misplaced, 0);
+  EXPECT_THAT(next, ElementsAre(Pair('0', 1000), Pair('1', 1000)));
 }
 
 TEST_F(Logs, AnUnfinishedLineOfTheOnlyWorkerAppearsAtOnce) {

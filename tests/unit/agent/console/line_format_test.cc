@@ -11,8 +11,11 @@ namespace muster::agent {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 // The pieces a cutter gives out: "text|" for a finished one, "text" for one that is to go on, "+"
 // before a continuation.
@@ -225,6 +228,27 @@ TEST(LastLines, ShowsWhatCarriageReturnsLeave) {
 TEST(LastLines, ShowsNothingThatWouldMoveACursorOrColourASummary) {
   EXPECT_EQ(LastLines(std::string("\x1b[31mred\x1b[0m\0\a\nouter\n\rinner\x1b[A\n\n", 32), 100),
             "red\nouter\ninner");
+}
+
+// What Python's buffer held comes behind it.
+TEST(LastWordsIn, KeepsTheExceptionWhateverFollowsIt) {
+  const std::string frame = "  File \"train.py\", line 1, in step\n";
+  std::string traceback = "Traceback (most recent call last):\n";
+  for (int i = 0; i < 100; ++i) traceback += frame;
+  traceback += "ValueError: bad batch\n";
+  std::string flushed;
+  for (int i = 0; i < 300; ++i) absl::StrAppend(&flushed, "step ", i, " loss 0.25\n");
+  const std::string words = LastWordsIn("begins\n" + traceback + flushed, 2048);
+  EXPECT_LE(words.size(), 2048u);
+  EXPECT_THAT(words, StartsWith("Traceback (most recent call last):\n  ...\n  File"));
+  EXPECT_THAT(words, HasSubstr("in step\nValueError: bad batch\n...\nstep "));
+  EXPECT_THAT(words, EndsWith("step 299 loss 0.25"));
+}
+
+TEST(LastWordsIn, AreTheLastLinesWhereTheExceptionIsAmongThem) {
+  const std::string text = "step 1\nTraceback (most recent call last):\n  f()\nKeyError: 1\nend\n";
+  EXPECT_EQ(LastWordsIn(text, 2048), LastLines(text, 2048));
+  EXPECT_EQ(LastWordsIn("a\nb\n", 2), "b");
 }
 
 TEST(MatchesAnyFilter, FindsAFilterAnywhereInTheLine) {

@@ -51,6 +51,56 @@ TEST_F(LogPumpTest, PrintsHostAndRankIfAsked) {
   EXPECT_EQ(Stderr(), "[h:11] warning\n");
 }
 
+// > log 2>&1
+class OneConsoleTest : public LogPumpTest {
+ protected:
+  LogPumpOptions OnOneFile(LogSpec logs) {
+    LogPumpOptions options = Options(std::move(logs));
+    options.console_stderr = stdout_.get();
+    return options;
+  }
+  // Each worker to its two streams in turn, before any of it is read.
+  void WriteInTurn() {
+    for (const WorkerStreams& worker : streams_) {
+      Put(worker.stderr_fd, "\rbar 1/2");
+      Put(worker.stdout_fd, "\nvalue 1\n");
+      Put(worker.stderr_fd, "\rbar 2/2\n");
+      Put(worker.stdout_fd, "value 2\n");
+    }
+  }
+};
+
+TEST_F(OneConsoleTest, KeepsTheOrderOfAWorkersTwoStreams) {
+  StartWith(OnOneFile({}), 2);
+  WriteInTurn();
+  Finish();
+  const std::string each = "\rbar 1/2\nvalue 1\n\rbar 2/2\nvalue 2\n";
+  EXPECT_EQ(Stdout(), each + each);
+}
+
+TEST_F(OneConsoleTest, KeepsItBehindPrefixesAndForTheSummary) {
+  StartWith(OnOneFile(Prefixed()), 1);
+  WriteInTurn();
+  EXPECT_EQ(LastOutput(0), "bar 1/2\nvalue 1\nbar 2/2\nvalue 2");
+  Finish();
+  EXPECT_EQ(Stdout(), "[h:10] bar 1/2\n[h:10] value 1\n[h:10] bar 2/2\n[h:10] value 2\n");
+}
+
+TEST_F(OneConsoleTest, KeepsStreamsApartThatGoElsewhereToo) {
+  LogSpec filtered;
+  filtered.duplicate_stderr_filters = {"bar"};
+  for (LogSpec logs : {Tee(), LogSpec{.tee = {.all = StreamSet::kStderr}}, filtered,
+                       LogSpec{.console = ConsoleMode::kNone}}) {
+    StartWith(OnOneFile(logs), 1);
+    struct stat out {
+    }, err{};
+    ASSERT_EQ(::fstat(streams_[0].stdout_fd.get(), &out), 0);
+    ASSERT_EQ(::fstat(streams_[0].stderr_fd.get(), &err), 0);
+    EXPECT_NE(out.st_ino, err.st_ino);
+    Finish();
+  }
+}
+
 TEST_F(LogPumpTest, KeepsTheLastOutputOfAnOnlyWorkerToo) {
   Start({}, 1);
   Put(streams_[0].stdout_fd, "step 1\n");

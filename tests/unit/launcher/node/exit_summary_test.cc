@@ -128,6 +128,17 @@ TEST(FormatExitSummary, ShowsTheLastLineAloneOfWhatTheConsoleHasShown) {
   EXPECT_THAT(FormatExitSummary(Failed(root), options), HasSubstr("Traceback"));
 }
 
+// Both streams in one place: what was buffered follows the traceback.
+TEST(FormatExitSummary, NamesTheExceptionThatOtherLinesFollow) {
+  WorkerFailure root = Rank5();
+  root.last_output = "Traceback (most recent call last):\n  f()\nValueError: NaN\nstep 9\n";
+  SummaryOptions options = OnNode("node2");
+  options.was_shown = [](const WorkerFailure&) { return true; };
+  EXPECT_THAT(FormatExitSummary(Failed(root), options),
+              HasSubstr("  exception : ValueError: NaN\n"
+                        "  output    : shown above, ending with: step 9\n"));
+}
+
 TEST(FormatExitSummary, SaysThatAProgramNeverStarted) {
   WorkerFailure root = Rank5();
   root.start_failed = true;
