@@ -223,7 +223,9 @@ void AgentCore::On(const SignalReceived& event, Turn& turn) {
   const bool stops = std::find(stop.begin(), stop.end(), event.signal) != stop.end();
   const int num_alive = workers_.NumAlive();
   if (IsPassedOn(event.signal) && !stops) {
-    if (num_alive > 0) turn.Do(SignalWorkers{.signal = event.signal});
+    // It is meant for a worker that handles it; what is stopped goes on with its group.
+    const MonoTime group_at = event.signal == SIGCONT ? turn.now : MonoTime::InfiniteFuture();
+    if (num_alive > 0) turn.Do(SignalWorkers{.signal = event.signal, .group_at = group_at});
     return;
   }
   if (ending_.is_leaving()) {

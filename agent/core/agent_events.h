@@ -113,10 +113,13 @@ struct StartWorkers {
   std::vector<LocalRank> kept;
 };
 // A rung of the stop ladder, or a signal that is passed on: `signal` to the process group of every
-// live worker of this node but the spared.
+// live worker of this node but the spared. A worker that handles it itself gets it alone until
+// `group_at`: what it has started, as the processes that load its data, is needed for its
+// checkpoint.
 struct SignalWorkers {
   int signal = 0;
   std::vector<LocalRank> spared;
+  MonoTime group_at;  // also once that worker has ended; InfiniteFuture(): never
 };
 // SignalWorkers, or TellRoundOver, follows once the workers have answered (kept_back.h). Who ends
 // from now on has been told to; and nobody is watched any more, where the round is being stopped.

@@ -20,6 +20,13 @@ bool IsCrash(int signal) {
          signal == SIGILL;
 }
 
+// The groups of workers that handle `signal` get it later. An interrupt reaches them at once, as
+// the terminal's own would.
+MonoTime GroupAt(int signal, MonoTime grace_deadline, MonoTime now) {
+  if (signal != SIGTERM && signal != SIGUSR1 && signal != SIGUSR2) return now;
+  return now + (grace_deadline - now) / 2;
+}
+
 }  // namespace
 
 void StopLadder::AimToLeave() {
@@ -46,7 +53,9 @@ void StopLadder::Start(int first_signal, const std::string& kept_for, WorkerGrou
     rung_deadline_ = Min(grace_deadline_, turn.now + turn.options.settings.shutdown_timeout / 2);
   }
   if (workers.NumAlive() > num_kept) {
-    turn.Do(SignalWorkers{.signal = first_signal, .spared = std::move(kept)});
+    turn.Do(SignalWorkers{.signal = first_signal,
+                          .spared = std::move(kept),
+                          .group_at = GroupAt(first_signal, grace_deadline_, turn.now)});
   }
 }
 
@@ -55,7 +64,9 @@ void StopLadder::StartForParked(std::vector<LocalRank> spared, Turn& turn) {
   grace_deadline_ = in_haste_ ? turn.now : turn.now + turn.options.settings.shutdown_timeout;
   rung_ = Rung::kSignalled;
   rung_deadline_ = grace_deadline_;
-  turn.Do(SignalWorkers{.signal = SIGTERM, .spared = std::move(spared)});
+  turn.Do(SignalWorkers{.signal = SIGTERM,
+                        .spared = std::move(spared),
+                        .group_at = GroupAt(SIGTERM, grace_deadline_, turn.now)});
 }
 
 void StopLadder::StartKilled(bool is_climbing, Turn& turn) {
@@ -111,7 +122,8 @@ bool StopLadder::Climb(WorkerGroup& workers, Turn& turn) {
 }
 
 void StopLadder::KillWorkers(WorkerGroup& workers, Turn& turn) {
-  if (turn.now < grace_deadline_ && workers.GiveUpSlow(turn)) {
+  if (turn.now < grace_deadline_ &&
+      workers.GiveUpSlow(GroupAt(SIGTERM, grace_deadline_, turn.now), turn)) {
     rung_deadline_ = grace_deadline_;
     return;
   }

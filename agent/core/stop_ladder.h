@@ -2,9 +2,11 @@
 // next.
 //
 //   kSignalled    the signal that asked for it, to each worker's process group; until the grace
-//                 ends. Those that survive rounds are asked first (worker_group.h): half of
-//                 --shutdown_timeout is for letting go, or the grace if that is less (after the
-//                 loss of a node); who has not by then is signalled like any other
+//                 ends. A worker that handles SIGTERM or a user signal gets it alone, and its group
+//                 once it has ended or half of the grace is over. Those that survive rounds are
+//                 asked first (worker_group.h): half of --shutdown_timeout is for letting go, or
+//                 the grace if that is less (after the loss of a node); who has not by then is
+//                 signalled like any other
 //   kKilled       SIGKILL; what outlives it for `unkillable_timeout` is named and not waited for
 //   kLingering    only after a success: what the workers started may end by itself
 //   kSweeping     SIGTERM to every descendant that is left, wherever it moved

@@ -159,7 +159,7 @@ std::vector<LocalRank> WorkerGroup::Kept() const {
   return kept;
 }
 
-bool WorkerGroup::GiveUpSlow(Turn& turn) {
+bool WorkerGroup::GiveUpSlow(MonoTime group_at, Turn& turn) {
   std::vector<LocalRank> slow, spared;
   for (Worker& worker : workers_) {
     const bool is_slow = worker.alive && worker.is_kept && !worker.awaits_round;
@@ -174,7 +174,7 @@ bool WorkerGroup::GiveUpSlow(Turn& turn) {
       Announce::Level::kWarning, "survivors_slow",
       absl::StrCat("local rank ", absl::StrJoin(slow, ", ", append), " on ", turn.options.node.name,
                    " would go on in the next round, and has not let go of this one; stopping it"));
-  turn.Do(SignalWorkers{.signal = SIGTERM, .spared = std::move(spared)});
+  turn.Do(SignalWorkers{.signal = SIGTERM, .spared = std::move(spared), .group_at = group_at});
   return true;
 }
 

@@ -72,9 +72,9 @@ class WorkerGroup {
   // Asks those that survive rounds to await the next: they are kept.
   void KeepSurvivors(const std::string& reason, Turn& turn);
   std::vector<LocalRank> Kept() const;
-  // Signals those that were kept and have not let go of their round, like the others. False: there
-  // are none.
-  bool GiveUpSlow(Turn& turn);
+  // Signals those that were kept and have not let go of their round, like the others; `group_at` as
+  // in SignalWorkers. False: there are none.
+  bool GiveUpSlow(MonoTime group_at, Turn& turn);
   // The parked stay kept; who was kept and has not let go is kept no more.
   void KeepParkedOnly();
   // These are not kept any more. Returns the others, which the signal spares.

@@ -69,6 +69,7 @@ class Guardian {
       ServeWarm();
       ReadExecResults();
       Reap();
+      SendLaterSignals();
       AnswerSweep();
       EndTrackers();
       if (!writer_.Flush().ok()) agent_gone_ = true;
@@ -79,11 +80,17 @@ class Guardian {
   }
 
  private:
+  // What the others of a group will get, whose leader has got it.
+  struct LaterSignal {
+    int signal = 0;
+    MonoTime at;
+  };
   struct Worker {
     uint64_t worker_id = 0;
     UniqueFd pidfd;        // until it has been handed out
     UniqueFd exec_result;  // until it is known
     bool is_forked = false;
+    std::optional<LaterSignal> later;
   };
   using Workers = absl::btree_map<pid_t, Worker>;
 
@@ -103,8 +110,11 @@ class Guardian {
 
   int LookAgainMs() const {
     if (sweep_signal_) return *sweep_signal_ == 0 ? kWaitLookAgainMs : kSweepLookAgainMs;
-    const MonoTime next = Min(warm_ ? warm_->NextDeadline() : MonoTime::InfiniteFuture(),
-                              trackers_until_.value_or(MonoTime::InfiniteFuture()));
+    MonoTime next = Min(warm_ ? warm_->NextDeadline() : MonoTime::InfiniteFuture(),
+                        trackers_until_.value_or(MonoTime::InfiniteFuture()));
+    for (const auto& [pid, worker] : workers_) {
+      if (worker.later) next = Min(next, worker.later->at);
+    }
     if (next.is_infinite()) return -1;
     const int64_t left_ms = absl::ToInt64Milliseconds(next - MonoNow()) + 1;
     return static_cast<int>(std::clamp<int64_t>(left_ms, 0, 1000));
@@ -129,7 +139,7 @@ class Guardian {
 
   void Serve(const wire::Request& request, bool descriptors_lost) {
     std::visit(Overloaded{[&](const WorkerCommand& command) { Spawn(command, descriptors_lost); },
-                          [&](const wire::SignalGroup& r) { SignalGroup(r.worker_id, r.signal); },
+                          [&](const wire::SignalGroup& r) { SignalGroup(r); },
                           [&](const wire::Sweep& r) { BeginSweep(r.signal); },
                           [&](const wire::RemoveAtEnd& r) { remove_at_end_.push_back(r.path); },
                           [&](const wire::LeaveNotice& r) { notice_ = r.notice; },
@@ -161,10 +171,10 @@ class Guardian {
 
   void Add(uint64_t worker_id, StartedWorker started, bool is_forked) {
     workers_[started.pid] = {worker_id, std::move(started.pidfd), std::move(started.exec_result),
-                             is_forked};
+                             is_forked, std::nullopt};
     const auto early = early_signals_.extract(worker_id);
     if (early.empty()) return;
-    for (int signal : early.mapped()) SignalGroup(worker_id, signal);
+    for (const wire::SignalGroup& request : early.mapped()) SignalGroup(request);
   }
 
   // Starts a warm parent in place of an earlier one.
@@ -227,8 +237,12 @@ class Guardian {
 
   void Reap() {
     int status;
-    pid_t pid;
-    while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
+    siginfo_t dead{};
+    // The dead is looked at first: until it is reaped, the number of its group is no other's.
+    while (::waitid(P_ALL, 0, &dead, WEXITED | WNOHANG | WNOWAIT) == 0 && dead.si_pid > 0) {
+      const pid_t pid = std::exchange(dead.si_pid, 0);
+      SignalGroupOfDead(pid);
+      ::waitpid(pid, &status, 0);
       // Dead, so its exec result is complete; it goes out before the exit.
       if (const auto it = workers_.find(pid); it != workers_.end()) ReadExecResult(it, true);
       const auto it = workers_.find(pid);
@@ -245,11 +259,20 @@ class Guardian {
     }
   }
 
-  void SignalGroup(uint64_t worker_id, int signal) {
-    for (const auto& [pid, worker] : workers_) {
+  void SignalGroup(const wire::SignalGroup& request) {
+    const auto& [worker_id, signal, group_after] = request;
+    for (auto& [pid, worker] : workers_) {
       if (worker.worker_id != worker_id) continue;
+      worker.later.reset();
       if (signal == SIGKILL && KillGroupButTrackers(pid)) {
         trackers_until_ = MonoNow() + kTrackerTime;
+        return;
+      }
+      if (group_after > absl::ZeroDuration() && TakesSignalItself(pid, signal)) {
+        ::kill(pid, signal);
+        if (group_after != absl::InfiniteDuration()) {
+          worker.later = {signal, MonoNow() + group_after};
+        }
         return;
       }
       // A child that has not got to setsid() yet has no group; the signal waits for it behind its
@@ -257,7 +280,25 @@ class Guardian {
       if (::kill(-pid, signal) != 0 && errno == ESRCH) ::kill(pid, signal);
       return;
     }
-    if (warm_ && warm_->IsForking(worker_id)) early_signals_[worker_id].push_back(signal);
+    if (warm_ && warm_->IsForking(worker_id)) early_signals_[worker_id].push_back(request);
+  }
+
+  void SignalGroupOfDead(pid_t pid) {
+    const auto it = workers_.find(pid);
+    if (it != workers_.end() && it->second.later) ::kill(-pid, it->second.later->signal);
+  }
+
+  // The leader has it already, and may take a second one for haste.
+  void SendLaterSignals() {
+    for (auto& [pid, worker] : workers_) {
+      if (!worker.later || MonoNow() < worker.later->at) continue;
+      std::vector<ProcessInfo> others = ListDescendants(pid);
+      std::erase_if(others, [&, leader = pid](const ProcessInfo& process) {
+        return ::getpgid(process.pid) != leader;
+      });
+      SignalProcesses(others, worker.later->signal);
+      worker.later.reset();
+    }
   }
 
   MonoTime TrackersUntil() const { return trackers_until_.value_or(MonoNow() + kTrackerTime); }
@@ -353,7 +394,8 @@ class Guardian {
   FrameWriter writer_;
   Workers workers_;  // not reaped yet
   std::optional<WarmParent> warm_;
-  absl::btree_map<uint64_t, std::vector<int>> early_signals_;  // by worker that is being forked
+  // Requests for workers that are being forked, by worker.
+  absl::btree_map<uint64_t, std::vector<wire::SignalGroup>> early_signals_;
   absl::btree_set<pid_t> warm_pids_;  // of it and of earlier ones, not reaped yet
   std::optional<int> sweep_signal_;
   std::optional<MonoTime> trackers_until_;  // those of killed workers

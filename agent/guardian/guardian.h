@@ -79,8 +79,11 @@ class GuardianClient {
   // group of its own. A worker is answered by on_spawned or on_spawn_failed (or on_lost), a warm
   // process by on_warm. Several calls in a row overlap: nothing is waited for between them.
   void Spawn(const WorkerCommand& command);
-  // `signal` to the process group of one worker. Nothing happens if it has ended.
-  void SignalGroup(uint64_t worker_id, int signal);
+  // `signal` to the process group of one worker. Nothing happens if it has ended. One that takes
+  // the signal itself (descendants.h) gets it alone, and the rest of its group `group_after` later,
+  // or as soon as it has ended; InfiniteDuration(): never.
+  void SignalGroup(uint64_t worker_id, int signal,
+                   absl::Duration group_after = absl::ZeroDuration());
   // `signal` to every stray: each descendant that is neither in a live worker's tree nor of the
   // warm process; on_empty when there is none left, or at once. SIGKILL also goes to those that
   // appear meanwhile; 0 signals nobody. A sweep that is not yet answered is replaced by the next:

@@ -320,8 +320,8 @@ void GuardianClient::Spawn(const WorkerCommand& command) {
   state_->MakeRoom();
 }
 
-void GuardianClient::SignalGroup(uint64_t worker_id, int signal) {
-  State::Send(state_, wire::SignalGroup{worker_id, signal});
+void GuardianClient::SignalGroup(uint64_t worker_id, int signal, absl::Duration group_after) {
+  State::Send(state_, wire::SignalGroup{worker_id, signal, group_after});
 }
 
 void GuardianClient::Sweep(int signal) { State::Send(state_, wire::Sweep{signal}); }

@@ -12,6 +12,12 @@ absl::Status Malformed(absl::string_view what) {
       absl::StrCat("not a message between agent and guardian: ", what));
 }
 
+constexpr int64_t kNever = -1;
+
+absl::Duration ReadGroupAfter(int64_t milliseconds) {
+  return milliseconds == kNever ? absl::InfiniteDuration() : absl::Milliseconds(milliseconds);
+}
+
 void Write(const WorkerCommand& command, proto::GuardianRequest& out) {
   auto& spawn = *out.mutable_spawn();
   spawn.set_worker_id(command.worker_id);
@@ -28,6 +34,9 @@ void Write(const WorkerCommand& command, proto::GuardianRequest& out) {
 void Write(const SignalGroup& request, proto::GuardianRequest& out) {
   out.mutable_signal_group()->set_worker_id(request.worker_id);
   out.mutable_signal_group()->set_signal(request.signal);
+  const bool is_ever = request.group_after != absl::InfiniteDuration();
+  out.mutable_signal_group()->set_group_after_ms(
+      is_ever ? absl::ToInt64Milliseconds(request.group_after) : kNever);
 }
 
 void Write(const Sweep& request, proto::GuardianRequest& out) {
@@ -115,7 +124,8 @@ absl::StatusOr<Request> DecodeRequest(const Frame& frame) {
     case proto::GuardianRequest::kSpawn:
       return ReadSpawn(in.spawn(), frame);
     case proto::GuardianRequest::kSignalGroup:
-      return SignalGroup{in.signal_group().worker_id(), in.signal_group().signal()};
+      return SignalGroup{in.signal_group().worker_id(), in.signal_group().signal(),
+                         ReadGroupAfter(in.signal_group().group_after_ms())};
     case proto::GuardianRequest::kSweep:
       return Sweep{in.sweep().signal()};
     case proto::GuardianRequest::kRemoveAtEnd:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "agent/guardian/framed_socket.h"
 #include "agent/guardian/warm_parent.h"
 #include "agent/guardian/worker_process.h"
@@ -21,6 +22,7 @@ namespace muster::agent::wire {
 struct SignalGroup {
   uint64_t worker_id = 0;
   int signal = 0;
+  absl::Duration group_after;  // to milliseconds
 };
 struct Sweep {
   int signal = 0;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <memory>
 
 #include "absl/container/btree_map.h"
@@ -214,15 +215,54 @@ bool KillGroupButTrackers(pid_t group) {
   return true;
 }
 
-bool HasPendingSignal(pid_t pid, int signal, const std::string& proc) {
-  const std::string status = TextOf(absl::StrCat(proc, "/", pid, "/status"));
+namespace {
+
+// Whether the set of that name in /proc/<pid>/status has the signal.
+bool IsInSet(const std::string& status, absl::string_view name, int signal) {
   for (absl::string_view line : absl::StrSplit(status, '\n')) {
-    if (!absl::ConsumePrefix(&line, "ShdPnd:") && !absl::ConsumePrefix(&line, "SigPnd:")) continue;
     uint64_t set = 0;
-    if (!absl::SimpleHexAtoi(absl::StripAsciiWhitespace(line), &set)) continue;
-    if ((set >> (signal - 1) & 1) != 0) return true;
+    if (!absl::ConsumePrefix(&line, name) ||
+        !absl::SimpleHexAtoi(absl::StripAsciiWhitespace(line), &set)) {
+      continue;
+    }
+    return (set >> (signal - 1) & 1) != 0;
   }
   return false;
+}
+
+// The path of what it runs; empty if it has ended, or is another user's.
+std::string ProgramOf(pid_t pid, const std::string& proc) {
+  char path[PATH_MAX];
+  const ssize_t size = ::readlink(absl::StrCat(proc, "/", pid, "/exe").c_str(), path, sizeof(path));
+  return std::string(path, size > 0 ? static_cast<size_t>(size) : 0);
+}
+
+bool IsShell(absl::string_view name) {
+  for (const absl::string_view shell :
+       {"sh", "bash", "dash", "ash", "busybox", "zsh", "ksh", "mksh", "fish", "tcsh", "csh"}) {
+    if (name == shell) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool HasPendingSignal(pid_t pid, int signal, const std::string& proc) {
+  const std::string status = TextOf(absl::StrCat(proc, "/", pid, "/status"));
+  return IsInSet(status, "ShdPnd:", signal) || IsInSet(status, "SigPnd:", signal);
+}
+
+bool TakesSignalItself(pid_t worker, int signal, const std::string& proc) {
+  const std::string status = TextOf(absl::StrCat(proc, "/", worker, "/status"));
+  if (!IsInSet(status, "SigCgt:", signal)) return false;
+  const std::string program = ProgramOf(worker, proc);
+  const absl::string_view name = absl::string_view(program).substr(program.rfind('/') + 1);
+  if (program.empty() || IsShell(name)) return false;
+  if (absl::StartsWith(name, "python") || absl::StartsWith(name, "pypy")) return true;
+  for (const ProcessInfo& process : ListDescendants(worker, {}, proc)) {
+    if (ProgramOf(process.pid, proc) != program) return false;
+  }
+  return true;
 }
 
 bool HasChildren() {

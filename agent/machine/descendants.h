@@ -68,6 +68,11 @@ bool KillGroupButTrackers(pid_t group);
 // Whether `signal` has been sent to the process and waits there, because it is blocked.
 bool HasPendingSignal(pid_t pid, int signal, const std::string& proc = "/proc");
 
+// Whether a worker handles `signal` itself, as a program that writes a checkpoint then. One that
+// stands for others, which shall get the signal with it, does not: a shell, whose trap runs once
+// the command before it has ended, and what is not Python and has started another program.
+bool TakesSignalItself(pid_t worker, int signal, const std::string& proc = "/proc");
+
 // Whether the calling process has a child, zombies included.
 bool HasChildren();
 

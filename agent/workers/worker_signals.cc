@@ -1,5 +1,6 @@
 #include "agent/workers/worker_signals.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <optional>
@@ -7,6 +8,7 @@
 
 #include "absl/algorithm/container.h"
 #include "agent/machine/descendants.h"
+#include "proto/base/mono_time.h"
 
 namespace muster::agent {
 namespace {
@@ -63,9 +65,10 @@ void WorkerSignals::SendSpreading() {
 
 void WorkerSignals::SendNow(const SignalWorkers& effect) {
   const int signal = effect.signal;
+  const absl::Duration group_after = std::max(effect.group_at - MonoNow(), absl::ZeroDuration());
   for (const auto& [id, worker] : roster_.workers()) {
     if (absl::c_linear_search(effect.spared, worker.local_rank)) continue;
-    guardian_.SignalGroup(id, signal);
+    guardian_.SignalGroup(id, signal, group_after);
     // The last rung does not depend on the guardian. The start time makes sure that the pid, and
     // with it the group, is still the worker's.
     if (signal != SIGKILL || worker.start_time == 0) continue;

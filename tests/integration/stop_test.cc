@@ -71,6 +71,47 @@ TEST_F(Stop, PassesSigtermOnAndEndsWith143) {
   ExpectSignals("SIGTERM\n");
 }
 
+// Its handler writes a checkpoint, for which the process that loads its data is needed.
+TEST_F(Stop, LeavesARankThatHandlesTheSignalWhatItHasStarted) {
+  const std::string script = PythonScript("train.py", R"(
+import os, signal, sys, time
+to_loader, from_rank = os.pipe()[::-1]
+from_loader, to_rank = os.pipe()
+if os.fork() == 0:
+    os.close(to_loader)
+    while os.read(from_rank, 1): os.write(to_rank, b'x')
+    sys.exit(0)
+os.close(to_rank)
+def save(number, frame):
+    os.write(to_loader, b'?')
+    batch = os.read(from_loader, 1)
+    with open(os.environ['OUT'] + '/saved' + str(number), 'w') as file: file.write(str(batch))
+    if number == signal.SIGTERM: sys.exit(0)
+for number in (signal.SIGUSR1, signal.SIGTERM): signal.signal(number, save)
+open(os.environ['OUT'] + '/ready', 'w').close()
+while True: time.sleep(0.05)
+)");
+  Subprocess job = Start({"run", "--shutdown_timeout=600", script}, {{"SLURM_JOB_ID", "1"}});
+  ASSERT_TRUE(WaitForOut("ready"));
+  job.Signal(SIGUSR1);
+  ASSERT_TRUE(WaitForOut("saved10"));
+  job.Signal(SIGTERM);
+  EXPECT_THAT(job.Wait(), ExitsWith(143));
+  EXPECT_EQ(ReadOut("saved10"), "b'x'");
+  EXPECT_EQ(ReadOut("saved15"), "b'x'");
+}
+
+// A trap runs once the command before it has ended: so that gets the signal at once, too.
+TEST_F(Stop, SignalsTheCommandOfAShellThatHasATrap) {
+  const std::string script = ShellScript(
+      "train.sh", "trap 'touch $OUT/trapped; exit 0' TERM\ntouch $OUT/ready\nsleep 1000");
+  Subprocess job = Start({"run", "--shutdown_timeout=600", script});
+  ASSERT_TRUE(WaitForOut("ready"));
+  job.Signal(SIGTERM);
+  EXPECT_THAT(job.Wait(), ExitsWith(143));
+  EXPECT_TRUE(FileExists(Out("trapped")));
+}
+
 TEST_F(Stop, EndsAtOnceOnASecondInterrupt) {
   Subprocess job = StartTakingNote("0", {"--shutdown_timeout=600"});
   job.Signal(SIGINT);

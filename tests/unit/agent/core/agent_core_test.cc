@@ -323,6 +323,8 @@ TEST_F(AgentCoreTest, PassesASchedulersWarningOnAndStopsNothing) {
     Do(SignalReceived{signal});
     ASSERT_THAT(All<SignalWorkers>(), SizeIs(1));
     EXPECT_EQ(All<SignalWorkers>()[0].signal, signal);
+    // What a rank that handles it has started gets none.
+    EXPECT_EQ(All<SignalWorkers>()[0].group_at.is_infinite(), signal != SIGCONT);
   }
   EXPECT_EQ(core_.phase(), NodePhase::kRunning);
   EXPECT_FALSE(core_.is_leaving());

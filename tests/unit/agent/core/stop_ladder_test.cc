@@ -61,6 +61,20 @@ TEST_F(StopLadderTest, LeadsFromTheSignalToTheGroundWhateverNeverEnds) {
   EXPECT_EQ(now() - start, options_.settings.shutdown_timeout + 2 * options_.unkillable_timeout);
 }
 
+// The processes that load a rank's data would die before the checkpoint that it writes.
+TEST_F(StopLadderTest, LeavesRanksThatHandleTheSignalHalfOfTheGraceWithTheirGroups) {
+  const auto group_after = [&](int signal) {
+    ladder_.SetGrace(now() + absl::Seconds(30));
+    ladder_.Start(signal, "", workers_, turn_);
+    const absl::Duration after = std::get<SignalWorkers>(turn_.effects.back()).group_at - now();
+    Effects();
+    return after;
+  };
+  EXPECT_EQ(group_after(SIGTERM), absl::Seconds(15));
+  EXPECT_EQ(group_after(SIGUSR1), absl::Seconds(15));
+  EXPECT_EQ(group_after(SIGINT), absl::ZeroDuration());
+}
+
 // A machine that was suspended tells the deadline before the ends of its processes.
 TEST_F(StopLadderTest, GivesNothingUpWhileItsOwnProcessDidNotRun) {
   Start(After::kJoin);

@@ -101,11 +101,11 @@ TEST_F(WorkerGroupTest, CountsAParkedWorkerAsAliveAndNotAsRunning) {
 
 TEST_F(WorkerGroupTest, GivesUpThoseThatDoNotLetGoAndSparesTheOthers) {
   ParkTheFirst();
-  EXPECT_TRUE(workers_.GiveUpSlow(turn_));
+  EXPECT_TRUE(workers_.GiveUpSlow(now(), turn_));
   EXPECT_THAT(Effects(), ElementsAre(HasSubstr("local rank 1 on node1 would go on"),
                                      "signal_workers SIGTERM spared=0"));
   EXPECT_THAT(workers_.Kept(), ElementsAre(LocalRank(0)));
-  EXPECT_FALSE(workers_.GiveUpSlow(turn_)) << "nobody is slow any more";
+  EXPECT_FALSE(workers_.GiveUpSlow(now(), turn_)) << "nobody is slow any more";
 }
 
 TEST_F(WorkerGroupTest, KeepsOnlyTheParkedFromSigkillOn) {

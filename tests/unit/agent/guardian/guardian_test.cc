@@ -370,6 +370,61 @@ TEST_F(Guardian, SignalsTheWholeGroupOfAWorker) {
   EXPECT_TRUE(IsReadable(grandchild.get(), kDeadline));
 }
 
+// A rank of Python with one process that loads its data. It ends by `at_sigterm`.
+WorkerCommand LoadingRank(const std::string& at_sigterm) {
+  WorkerCommand command = Shell(1, "");
+  command.argv = {"python3", "-uc",
+                  absl::StrCat("import os, signal, sys, time\n"
+                               "to_loader, from_rank = os.pipe()[::-1]\n"
+                               "from_loader, to_rank = os.pipe()\n"
+                               "loader = os.fork()\n"
+                               "if loader == 0:\n"
+                               "    os.close(to_loader)\n"
+                               "    while os.read(from_rank, 1): os.write(to_rank, b'x')\n"
+                               "    signal.pause()\n"
+                               "os.close(to_rank)\n"
+                               "num_signals = 0\n"
+                               "def loads():\n"
+                               "    os.write(to_loader, b'?')\n"
+                               "    return os.read(from_loader, 1) == b'x'\n"
+                               "def stop(*_):\n"
+                               "    global num_signals\n"
+                               "    num_signals += 1\n    ",
+                               at_sigterm,
+                               "\nsignal.signal(signal.SIGTERM, stop)\n"
+                               "print(loader)\n"
+                               "while True: time.sleep(0.05)\n")};
+  return command;
+}
+
+TEST_F(Guardian, SignalsAWorkerThatHandlesItAloneAndTheOthersOnceItHasEnded) {
+  const UniqueFd loader =
+      Watch(std::stoi(agent_.StartAndReadLine(LoadingRank("sys.exit(3 if loads() else 4)"))));
+  agent_.client->SignalGroup(1, SIGTERM, absl::Hours(1));
+  ASSERT_TRUE(agent_.RunUntilExit(1));
+  EXPECT_EQ(agent_.exits[1].exit_code, 3);
+  EXPECT_TRUE(IsReadable(loader.get(), kDeadline));
+}
+
+TEST_F(Guardian, SignalsTheOthersInTheirTimeAndTheWorkerNoSecondTime) {
+  agent_.StartAndReadLine(
+      LoadingRank("sys.exit(200 + num_signals +"
+                  " 10 * os.waitstatus_to_exitcode(os.waitpid(loader, 0)[1]))"));
+  agent_.client->SignalGroup(1, SIGTERM, absl::Milliseconds(10));
+  ASSERT_TRUE(agent_.RunUntilExit(1));
+  EXPECT_EQ(agent_.exits[1].exit_code, 200 - 10 * SIGTERM + 1);
+}
+
+TEST_F(Guardian, LeavesTheOthersAloneWhereAskedTo) {
+  const std::string loader = agent_.StartAndReadLine(LoadingRank("sys.exit(3 if loads() else 4)"));
+  agent_.client->SignalGroup(1, SIGTERM, absl::InfiniteDuration());
+  ASSERT_TRUE(agent_.RunUntilExit(1));
+  EXPECT_EQ(agent_.exits[1].exit_code, 3);
+  agent_.client->ListStrays();
+  ASSERT_TRUE(agent_.RunUntil([&] { return agent_.strays.has_value(); }));
+  EXPECT_THAT(*agent_.strays, ElementsAre(std::stoi(loader)));
+}
+
 TEST_F(Guardian, DoesNotLoseASignalThatFollowsTheStartAtOnce) {
   for (uint64_t id = 1; id <= 20; ++id) {
     agent_.client->Spawn(Shell(id, "exec sleep 1000"));

@@ -70,6 +70,11 @@ TEST(GuardianWire, CarriesTheOtherRequests) {
   const auto signal = DecodeRequest(FrameOf(SignalGroup{3, 15}));
   EXPECT_EQ(std::get<SignalGroup>(*signal).worker_id, 3u);
   EXPECT_EQ(std::get<SignalGroup>(*signal).signal, 15);
+  for (const absl::Duration after :
+       {absl::ZeroDuration(), absl::Seconds(15), absl::InfiniteDuration()}) {
+    const auto later = DecodeRequest(FrameOf(SignalGroup{3, 15, after}));
+    EXPECT_EQ(std::get<SignalGroup>(*later).group_after, after);
+  }
   EXPECT_EQ(std::get<Sweep>(*DecodeRequest(FrameOf(Sweep{9}))).signal, 9);
   EXPECT_EQ(std::get<RemoveAtEnd>(*DecodeRequest(FrameOf(RemoveAtEnd{"/x"}))).path, "/x");
   EXPECT_TRUE(std::holds_alternative<ListStrays>(*DecodeRequest(FrameOf(ListStrays{}))));

@@ -181,6 +181,24 @@ TEST(SignalProcesses, SparesAProcessThatGotThePidOfTheListedOne) {
   EXPECT_EQ(WEXITSTATUS(status), SIGUSR2);
 }
 
+TEST_F(FakeProc, TellsProgramsThatHandleASignalFromShellsAndWrappers) {
+  AddTree();
+  const auto run = [&](pid_t pid, const std::string& program, const std::string& caught) {
+    Write(absl::StrCat(pid, "/status"), absl::StrCat("Name:\tx\nSigCgt:\t", caught, "\n"));
+    std::filesystem::remove(root_ + absl::StrCat("/", pid, "/exe"));
+    std::filesystem::create_symlink(program, root_ + absl::StrCat("/", pid, "/exe"));
+    return TakesSignalItself(pid, SIGTERM, root_);
+  };
+  const std::string sigterm = "0000000000004000", sigint = "0000000000000002";
+  run(14, "/opt/ffmpeg", sigint);
+  EXPECT_TRUE(run(12, "/usr/bin/python3.11", sigterm));
+  EXPECT_FALSE(run(12, "/usr/bin/python3.11", sigint));
+  EXPECT_FALSE(run(12, "/bin/bash", sigterm));
+  EXPECT_FALSE(run(12, "/opt/nsys", sigterm)) << "it has started another program";
+  EXPECT_TRUE(run(13, "/opt/trainer", sigterm) && run(11, "/opt/trainer", sigterm));
+  EXPECT_FALSE(TakesSignalItself(99, SIGTERM, root_)) << "nothing is known of it";
+}
+
 TEST(HasPendingSignal, SeesWhatWaitsBehindTheMaskOfAnotherProcess) {
   sigset_t everything;
   sigfillset(&everything);
