@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -26,10 +27,9 @@ namespace {
 
 constexpr size_t kRunIdBytesMax = 200;
 constexpr int kRemovalDepthMax = 32;
+constexpr char kSetTmpdir[] = "; set TMPDIR to a directory that can be written";
 
 std::string Words(int error_number) { return std::strerror(error_number); }
-
-std::string OrTmp(const std::string& directory) { return directory.empty() ? "/tmp" : directory; }
 
 absl::StatusCode CodeForErrno(int error_number) {
   switch (error_number) {
@@ -54,6 +54,34 @@ absl::StatusOr<std::string> MakeUniqueDirectory(absl::string_view flag, const st
   return path;
 }
 
+std::string PrefixIn(absl::string_view place, absl::string_view name) {
+  return absl::StrCat(absl::StripSuffix(place, "/"), "/", name);
+}
+
+// A full file system may well make a directory, and have no room for a file in it.
+absl::Status CheckRoom(absl::string_view flag, const std::string& directory) {
+  const std::string path = directory + "/.room";
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) return FailedAt(flag, path, errno);
+  const char page[4096] = {};
+  const ssize_t written = ::write(file.get(), page, sizeof page);
+  const int error_number = written < 0 ? errno : ENOSPC;
+  ::unlink(path.c_str());
+  if (written == sizeof page) return absl::OkStatus();
+  return FailedAt(flag, path, error_number);
+}
+
+// As MakeUniqueDirectory, with room for files.
+absl::StatusOr<std::string> MakeRoomyDirectory(absl::string_view flag, const std::string& prefix) {
+  MUSTER_ASSIGN_OR_RETURN(std::string path, MakeUniqueDirectory(flag, prefix));
+  // mkdtemp's 0700 is narrowed by the umask.
+  absl::Status usable =
+      ::chmod(path.c_str(), 0700) == 0 ? CheckRoom(flag, path) : FailedAt(flag, path, errno);
+  if (usable.ok()) return path;
+  ::rmdir(path.c_str());
+  return usable;
+}
+
 // One place for the runtime directory; `prefix` is completed by six random characters.
 absl::StatusOr<std::string> TryPlace(const std::string& prefix,
                                      const RuntimeDirectoryOptions& options) {
@@ -62,9 +90,7 @@ absl::StatusOr<std::string> TryPlace(const std::string& prefix,
     return absl::InvalidArgumentError(absl::StrCat(prefix, "*: a socket's path would have ", length,
                                                    " bytes, more than ", kSocketPathBytesMax));
   }
-  MUSTER_ASSIGN_OR_RETURN(std::string path, MakeUniqueDirectory("runtime directory", prefix));
-  // mkdtemp's 0700 is narrowed by the umask.
-  if (::chmod(path.c_str(), 0700) != 0) return FailedAt("runtime directory", path, errno);
+  MUSTER_ASSIGN_OR_RETURN(std::string path, MakeRoomyDirectory("runtime directory", prefix));
   MUSTER_RETURN_IF_ERROR(CheckPrivateDirectory(path));
   return path;
 }
@@ -81,6 +107,26 @@ absl::StatusOr<std::string> TryXdgRuntimeDir(const RuntimeDirectoryOptions& opti
     return FailedAt("runtime directory", shared, errno);
   MUSTER_RETURN_IF_ERROR(CheckPrivateDirectory(shared));
   return TryPlace(absl::StrCat(shared, "/"), options);
+}
+
+// A directory for logs that nobody gave a place.
+absl::StatusOr<MadeDirectory> MakeTemporaryBase(const std::vector<std::string>& places) {
+  constexpr char kWhat[] = "directory for logs";
+  std::vector<std::string> refusals;
+  for (const std::string& place : places) {
+    absl::StatusOr<std::string> path = MakeRoomyDirectory(kWhat, PrefixIn(place, "muster_"));
+    if (!path.ok()) {
+      refusals.emplace_back(path.status().message());
+      continue;
+    }
+    std::string note;
+    if (!refusals.empty()) {
+      note = absl::StrCat(refusals.front(), "; this job's own files go to ", place,
+                          ", workers keep their TMPDIR");
+    }
+    return MadeDirectory{*std::move(path), std::move(note)};
+  }
+  return absl::InvalidArgumentError(absl::StrCat(absl::StrJoin(refusals, "; "), kSetTmpdir));
 }
 
 std::string ReplaceUnusual(const std::string& run_id) {
@@ -167,14 +213,22 @@ absl::Status CheckPrivateDirectory(const std::string& path) {
   return absl::OkStatus();
 }
 
+std::vector<std::string> TemporaryPlaces(const std::string& tmpdir) {
+  std::vector<std::string> places = {"/tmp", "/var/tmp"};
+  if (tmpdir.empty()) return places;
+  places.erase(std::remove(places.begin(), places.end(), absl::StripSuffix(tmpdir, "/")),
+               places.end());
+  places.insert(places.begin(), tmpdir);
+  return places;
+}
+
 std::vector<std::string> RuntimeDirectoryPrefixes(const RuntimeDirectoryOptions& options) {
   std::vector<std::string> prefixes;
   if (absl::StartsWith(options.xdg_runtime_dir, "/")) {
-    prefixes.push_back(absl::StrCat(absl::StripSuffix(options.xdg_runtime_dir, "/"), "/muster/"));
+    prefixes.push_back(PrefixIn(options.xdg_runtime_dir, "muster/"));
   }
-  for (const std::string& place : {OrTmp(options.temporary_dir), options.last_resort}) {
-    const std::string prefix = absl::StrCat(absl::StripSuffix(place, "/"), "/muster-");
-    if (prefixes.empty() || prefixes.back() != prefix) prefixes.push_back(prefix);
+  for (const std::string& place : options.temporary_places) {
+    prefixes.push_back(PrefixIn(place, "muster-"));
   }
   return prefixes;
 }
@@ -186,28 +240,25 @@ absl::StatusOr<std::string> MakeRuntimeDirectory(const RuntimeDirectoryOptions& 
     if (path.ok()) return path;
     refusals.emplace_back(path.status().message());
   }
-  for (const std::string& place : {OrTmp(options.temporary_dir), options.last_resort}) {
-    auto path = TryPlace(absl::StrCat(absl::StripSuffix(place, "/"), "/muster-"), options);
+  for (const std::string& place : options.temporary_places) {
+    auto path = TryPlace(PrefixIn(place, "muster-"), options);
     if (path.ok()) return path;
     refusals.emplace_back(path.status().message());
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "no directory for the job's sockets can be made: ", absl::StrJoin(refusals, "; "),
-      "; set TMPDIR to one that can be written"));
+  return absl::InvalidArgumentError(absl::StrCat("no directory for the job's sockets can be made: ",
+                                                 absl::StrJoin(refusals, "; "), kSetTmpdir));
 }
 
-absl::StatusOr<std::string> MakeRunDirectory(const RunDirectoryOptions& options) {
-  std::string base = options.log_dir;
-  if (base.empty()) {
-    const std::string prefix =
-        absl::StrCat(absl::StripSuffix(OrTmp(options.temporary_dir), "/"), "/muster_");
-    MUSTER_ASSIGN_OR_RETURN(base, MakeUniqueDirectory("directory for logs", prefix));
+absl::StatusOr<MadeDirectory> MakeRunDirectory(const RunDirectoryOptions& options) {
+  MadeDirectory made{options.log_dir, ""};
+  if (options.log_dir.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(made, MakeTemporaryBase(options.temporary_places));
   } else {
-    MUSTER_RETURN_IF_ERROR(MakeParents(base));
+    MUSTER_RETURN_IF_ERROR(MakeParents(options.log_dir));
   }
-  const std::string prefix =
-      absl::StrCat(absl::StripSuffix(base, "/"), "/", ReplaceUnusual(options.run_id), "_");
-  return MakeUniqueDirectory("--log_dir", prefix);
+  const std::string prefix = PrefixIn(made.path, ReplaceUnusual(options.run_id) + "_");
+  MUSTER_ASSIGN_OR_RETURN(made.path, MakeUniqueDirectory("--log_dir", prefix));
+  return made;
 }
 
 void RemoveOwnedPath(const std::string& path) {

@@ -316,16 +316,20 @@ std::string NoteOnReplacing(const JobSpec& spec) {
 }
 
 absl::Status MakeDirectories(const JobSpec& spec, const EnvironmentMap& environment,
-                             agent::AgentOptions* options) {
-  const std::string temporary = VariableOrEmpty(environment, "TMPDIR");
+                             NodeSetup* setup) {
+  agent::AgentOptions* const options = &setup->agent;
+  const std::vector<std::string> temporary =
+      agent::TemporaryPlaces(VariableOrEmpty(environment, "TMPDIR"));
   MUSTER_ASSIGN_OR_RETURN(
-      options->run_directory,
+      agent::MadeDirectory made,
       agent::MakeRunDirectory(
-          {.log_dir = spec.logs.log_dir, .run_id = spec.run_id, .temporary_dir = temporary}));
+          {.log_dir = spec.logs.log_dir, .run_id = spec.run_id, .temporary_places = temporary}));
+  options->run_directory = std::move(made.path);
+  if (!made.note.empty()) setup->notes.push_back(std::move(made.note));
   options->run_directory_is_temporary = spec.logs.log_dir.empty();
   const agent::RuntimeDirectoryOptions places = {
       .xdg_runtime_dir = VariableOrEmpty(environment, "XDG_RUNTIME_DIR"),
-      .temporary_dir = temporary};
+      .temporary_places = temporary};
   for (const std::string& ended : agent::EndLeftovers(agent::RuntimeDirectoryPrefixes(places))) {
     log::Write(log::Level::kWarning, "leftovers",
                absl::StrCat("cleaned up after a job of yours whose agent and guardian were ",
@@ -380,7 +384,7 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
   }
   std::string replacing = NoteOnReplacing(spec);
   if (!replacing.empty()) setup.notes.push_back(std::move(replacing));
-  MUSTER_RETURN_IF_ERROR(MakeDirectories(spec, invocation.environment, &options));
+  MUSTER_RETURN_IF_ERROR(MakeDirectories(spec, invocation.environment, &setup));
   ReadWatch(invocation.environment, &setup);
   return setup;
 }

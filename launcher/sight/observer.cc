@@ -195,7 +195,7 @@ class NetworkObserver final : public Observer {
 std::vector<std::string> SocketsHere(const EnvironmentMap& environment) {
   const std::vector<std::string> prefixes = agent::RuntimeDirectoryPrefixes(
       {.xdg_runtime_dir = VariableOrEmpty(environment, "XDG_RUNTIME_DIR"),
-       .temporary_dir = VariableOrEmpty(environment, "TMPDIR")});
+       .temporary_places = agent::TemporaryPlaces(VariableOrEmpty(environment, "TMPDIR"))});
   std::vector<std::string> sockets;
   for (const std::string& prefix : prefixes) {
     const size_t slash = prefix.rfind('/');

@@ -50,6 +50,17 @@ TEST_F(ExitCode, IsKeptWhenTheCallerIgnoresSigchld) {
   EXPECT_THAT(Subprocess(options).Wait(), ExitsWith(7));
 }
 
+using Temporary = JobTest;
+
+// Batch systems and containers set it to what is not there on every node.
+TEST_F(Temporary, ThatIsAbsentIsKeptForWorkersAndNoneOfOurs) {
+  const std::string script = ShellScript("train.sh", "echo $TMPDIR");
+  const SubprocessResult result = Run({"run", script}, {{"TMPDIR", "/no/such/place"}});
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_EQ(result.out, "/no/such/place\n");
+  EXPECT_THAT(result.err, HasSubstr("cannot create /no/such/place/"));
+}
+
 using Summary = JobTest;
 
 TEST_F(Summary, NamesTheFirstFailingRankAndItsExitCode) {

@@ -21,7 +21,7 @@ class Leftovers : public ::testing::Test {
  protected:
   // A runtime directory as an agent makes it.
   std::string Directory() {
-    auto path = MakeRuntimeDirectory({.temporary_dir = place_.path()});
+    auto path = MakeRuntimeDirectory({.temporary_places = {place_.path()}});
     EXPECT_TRUE(path.ok()) << path.status();
     return path.value_or("");
   }

@@ -11,16 +11,20 @@
 #include <fstream>
 
 #include "proto/io/unique_fd.h"
+#include "tests/support/small_file_system.h"
 
 namespace muster::agent {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
-class Directories : public testing::Test {
+class Directories : public ::testing::Test {
  protected:
   Directories() {
     std::string path = "/tmp/md_XXXXXX";
@@ -51,13 +55,28 @@ mode_t ModeOf(const std::string& path) {
   return info.st_mode & 07777;
 }
 
-std::string Message(const absl::StatusOr<std::string>& result) {
+template <typename T>
+std::string Message(const absl::StatusOr<T>& result) {
   return std::string(result.status().message());
 }
 
+// A file system that is full; empty: none can be mounted here.
+class FullPlace {
+ public:
+  explicit FullPlace(const std::string& path) : disk_(path, "64k") {
+    if (!disk_.mounted()) return;
+    std::ofstream(path + "/filler") << std::string(200'000, 'x');
+  }
+  bool is_full() const { return disk_.mounted(); }
+  const std::string& why_not() const { return disk_.why_not(); }
+
+ private:
+  testing::SmallFileSystem disk_;
+};
+
 TEST_F(RuntimeDirectory, LiesBelowXdgRuntimeDirClosedToOthers) {
   const std::string xdg = Make("xdg");
-  const auto path = MakeRuntimeDirectory({.xdg_runtime_dir = xdg, .temporary_dir = root_});
+  const auto path = MakeRuntimeDirectory({.xdg_runtime_dir = xdg, .temporary_places = {root_}});
   ASSERT_TRUE(path.ok()) << path.status();
   EXPECT_THAT(*path, StartsWith(xdg + "/muster/"));
   EXPECT_EQ(ModeOf(*path), 0700u);
@@ -65,7 +84,8 @@ TEST_F(RuntimeDirectory, LiesBelowXdgRuntimeDirClosedToOthers) {
 }
 
 TEST_F(RuntimeDirectory, IsADifferentOneForEachJob) {
-  const RuntimeDirectoryOptions options{.xdg_runtime_dir = Make("xdg"), .temporary_dir = root_};
+  const RuntimeDirectoryOptions options{.xdg_runtime_dir = Make("xdg"),
+                                        .temporary_places = {root_}};
   const auto first = MakeRuntimeDirectory(options);
   const auto second = MakeRuntimeDirectory(options);
   ASSERT_TRUE(first.ok() && second.ok());
@@ -73,14 +93,14 @@ TEST_F(RuntimeDirectory, IsADifferentOneForEachJob) {
 }
 
 TEST_F(RuntimeDirectory, LiesBelowTheTemporaryDirectoryWithoutXdg) {
-  const auto path = MakeRuntimeDirectory({.temporary_dir = root_});
+  const auto path = MakeRuntimeDirectory({.temporary_places = {root_}});
   ASSERT_TRUE(path.ok()) << path.status();
   EXPECT_THAT(*path, MatchesRegex(root_ + "/muster-[A-Za-z0-9]+"));
 }
 
 TEST_F(RuntimeDirectory, KeepsItsModeUnderAnyUmask) {
   const mode_t before = umask(0777);
-  const auto path = MakeRuntimeDirectory({.temporary_dir = root_});
+  const auto path = MakeRuntimeDirectory({.temporary_places = {root_}});
   umask(before);
   ASSERT_TRUE(path.ok()) << path.status();
   EXPECT_EQ(ModeOf(*path), 0700u);
@@ -88,7 +108,7 @@ TEST_F(RuntimeDirectory, KeepsItsModeUnderAnyUmask) {
 
 TEST_F(RuntimeDirectory, PassesOverAnXdgDirectoryThatOthersMayEnter) {
   const auto path =
-      MakeRuntimeDirectory({.xdg_runtime_dir = Make("xdg", 0755), .temporary_dir = root_});
+      MakeRuntimeDirectory({.xdg_runtime_dir = Make("xdg", 0755), .temporary_places = {root_}});
   ASSERT_TRUE(path.ok()) << path.status();
   EXPECT_THAT(*path, StartsWith(root_ + "/muster-"));
 }
@@ -96,15 +116,15 @@ TEST_F(RuntimeDirectory, PassesOverAnXdgDirectoryThatOthersMayEnter) {
 TEST_F(RuntimeDirectory, PassesOverALinkThatWasLaidForIt) {
   const std::string xdg = Make("xdg");
   fs::create_directory_symlink(Make("elsewhere"), xdg + "/muster");
-  const auto path = MakeRuntimeDirectory({.xdg_runtime_dir = xdg, .temporary_dir = root_});
+  const auto path = MakeRuntimeDirectory({.xdg_runtime_dir = xdg, .temporary_places = {root_}});
   ASSERT_TRUE(path.ok()) << path.status();
   EXPECT_THAT(*path, StartsWith(root_ + "/muster-"));
   EXPECT_TRUE(fs::is_empty(root_ + "/elsewhere"));
 }
 
-TEST_F(RuntimeDirectory, FallsBackToTheLastResortWhereASocketsPathWouldBeTooLong) {
+TEST_F(RuntimeDirectory, LiesInTheNextPlaceWhereASocketsPathWouldBeTooLong) {
   const std::string deep = Make(std::string(100, 'd'));
-  const auto path = MakeRuntimeDirectory({.temporary_dir = deep, .last_resort = root_});
+  const auto path = MakeRuntimeDirectory({.temporary_places = {deep, root_}});
   ASSERT_TRUE(path.ok()) << path.status();
   EXPECT_THAT(*path, StartsWith(root_ + "/muster-"));
   EXPECT_LE((*path + "/agent.sock").size(), kSocketPathBytesMax);
@@ -112,11 +132,28 @@ TEST_F(RuntimeDirectory, FallsBackToTheLastResortWhereASocketsPathWouldBeTooLong
 
 TEST_F(RuntimeDirectory, SaysWhatWasWrongWithEachPlace) {
   const std::string deep = Make(std::string(100, 'd'));
-  const auto path = MakeRuntimeDirectory({.temporary_dir = deep, .last_resort = root_ + "/absent"});
+  const auto path = MakeRuntimeDirectory({.temporary_places = {deep, root_ + "/absent"}});
   EXPECT_EQ(path.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(path), HasSubstr("more than 107"));
   EXPECT_THAT(Message(path), HasSubstr(root_ + "/absent/muster-"));
   EXPECT_THAT(Message(path), HasSubstr("No such file or directory"));
+}
+
+TEST_F(RuntimeDirectory, LiesInTheNextPlaceWhereOneIsFull) {
+  const FullPlace full(Make("full"));
+  if (!full.is_full()) GTEST_SKIP() << full.why_not();
+  const auto path = MakeRuntimeDirectory({.temporary_places = {root_ + "/full", root_}});
+  ASSERT_TRUE(path.ok()) << path.status();
+  EXPECT_THAT(*path, StartsWith(root_ + "/muster-"));
+  EXPECT_TRUE(fs::is_empty(*path));
+  fs::directory_iterator left(root_ + "/full");
+  EXPECT_EQ(std::distance(fs::begin(left), fs::end(left)), 1) << "the filler alone";
+}
+
+TEST(TemporaryPlaces, AreTmpdirThenTheUsualOnes) {
+  EXPECT_THAT(TemporaryPlaces(""), ElementsAre("/tmp", "/var/tmp"));
+  EXPECT_THAT(TemporaryPlaces("/scratch"), ElementsAre("/scratch", "/tmp", "/var/tmp"));
+  EXPECT_THAT(TemporaryPlaces("/tmp/"), ElementsAre("/tmp/", "/var/tmp"));
 }
 
 TEST_F(RuntimeDirectory, IsNotPrivateIfItBelongsToAnother) {
@@ -130,8 +167,8 @@ TEST_F(RuntimeDirectory, IsNotPrivateIfItBelongsToAnother) {
 TEST_F(RunDirectory, IsNamedAfterTheRunWithARandomEnd) {
   const auto path = MakeRunDirectory({.log_dir = root_ + "/logs", .run_id = "job7"});
   ASSERT_TRUE(path.ok()) << path.status();
-  EXPECT_THAT(*path, MatchesRegex(root_ + "/logs/job7_[A-Za-z0-9]+"));
-  EXPECT_TRUE(fs::is_directory(*path));
+  EXPECT_THAT(path->path, MatchesRegex(root_ + "/logs/job7_[A-Za-z0-9]+"));
+  EXPECT_TRUE(fs::is_directory(path->path));
 }
 
 TEST_F(RunDirectory, GetsTheParentsItNeeds) {
@@ -142,7 +179,7 @@ TEST_F(RunDirectory, GetsTheParentsItNeeds) {
 TEST_F(RunDirectory, ReplacesUnusualCharactersOfTheRunId) {
   const auto path = MakeRunDirectory({.log_dir = root_, .run_id = "../a b/\xc3\xa4:c.d-e_f"});
   ASSERT_TRUE(path.ok()) << path.status();
-  EXPECT_THAT(*path, StartsWith(root_ + "/.._a_b____c.d-e_f_"));
+  EXPECT_THAT(path->path, StartsWith(root_ + "/.._a_b____c.d-e_f_"));
 }
 
 TEST_F(RunDirectory, CutsARunIdThatIsTooLongForAName) {
@@ -150,9 +187,40 @@ TEST_F(RunDirectory, CutsARunIdThatIsTooLongForAName) {
 }
 
 TEST_F(RunDirectory, LiesBelowTheTemporaryDirectoryWithoutALogDir) {
-  const auto path = MakeRunDirectory({.run_id = "job7", .temporary_dir = root_});
+  const auto path = MakeRunDirectory({.run_id = "job7", .temporary_places = {root_}});
   ASSERT_TRUE(path.ok()) << path.status();
-  EXPECT_THAT(*path, MatchesRegex(root_ + "/muster_[A-Za-z0-9]+/job7_[A-Za-z0-9]+"));
+  EXPECT_THAT(path->path, MatchesRegex(root_ + "/muster_[A-Za-z0-9]+/job7_[A-Za-z0-9]+"));
+}
+
+TEST_F(RunDirectory, LiesInTheNextPlaceWhereTmpdirWillNotDo) {
+  Touch("file");
+  for (const char* name : {"/absent", "/file"}) {
+    const std::string tmpdir = root_ + name;
+    const auto path = MakeRunDirectory({.run_id = "job7", .temporary_places = {tmpdir, root_}});
+    ASSERT_TRUE(path.ok()) << path.status();
+    EXPECT_THAT(path->path, StartsWith(root_ + "/muster_"));
+    EXPECT_THAT(path->note, AllOf(StartsWith("directory for logs: cannot create " + tmpdir),
+                                  HasSubstr("; this job's own files go to " + root_)));
+  }
+  EXPECT_EQ(MakeRunDirectory({.run_id = "job7", .temporary_places = {root_}})->note, "");
+}
+
+TEST_F(RunDirectory, LiesInTheNextPlaceWhereTmpdirIsFull) {
+  const FullPlace full(Make("full"));
+  if (!full.is_full()) GTEST_SKIP() << full.why_not();
+  const auto path =
+      MakeRunDirectory({.run_id = "job7", .temporary_places = {root_ + "/full", root_}});
+  ASSERT_TRUE(path.ok()) << path.status();
+  EXPECT_THAT(path->path, StartsWith(root_ + "/muster_"));
+  EXPECT_THAT(path->note, HasSubstr("No space left on device"));
+}
+
+TEST_F(RunDirectory, NamesTmpdirWhereNoPlaceWillDo) {
+  const auto path =
+      MakeRunDirectory({.run_id = "job7", .temporary_places = {root_ + "/one", root_ + "/other"}});
+  EXPECT_EQ(path.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(path), AllOf(HasSubstr(root_ + "/one"), HasSubstr(root_ + "/other"),
+                                   EndsWith("; set TMPDIR to a directory that can be written")));
 }
 
 TEST_F(RunDirectory, SaysThatTheLogDirIsAFile) {
