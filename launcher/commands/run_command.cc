@@ -43,6 +43,11 @@ absl::Status WithSource(const absl::Status& refusal, const Invocation& invocatio
   return refusal;
 }
 
+Invocation WithVariables(Invocation invocation, const EnvironmentMap& variables) {
+  for (const auto& [name, value] : variables) invocation.environment[name] = value;
+  return invocation;
+}
+
 // What the pipes and boards of so many workers certainly need; log files and connections come on
 // top.
 absl::Status CheckOpenFiles(int limit, int num_workers) {
@@ -98,8 +103,7 @@ int RunNode(const RunFlags& flags, const Invocation& invocation) {
   // The limit is raised behind the guardian, so that workers keep the limit that they were started
   // with.
   const int open_files = RaiseDescriptorLimit();
-  Invocation configured = invocation;
-  for (const auto& [name, value] : flags.environment) configured.environment[name] = value;
+  const Invocation configured = WithVariables(invocation, flags.environment);
   absl::StatusOr<NodeSetup> setup = PrepareNode(flags.spec, flags.placement, configured);
   if (!setup.ok()) return RefuseRun(setup.status(), invocation);
   if (const absl::Status enough = CheckOpenFiles(open_files, setup->agent.node.local_world_size);
@@ -158,7 +162,10 @@ int RunCommand(const Invocation& invocation) {
   if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) {
     return std::fputs(print->text.c_str(), stdout) < 0 ? 1 : 0;
   }
-  if (const auto* job = std::get_if<HostJob>(&*parsed)) return HostsCommand(*job, invocation);
+  if (const auto* job = std::get_if<HostJob>(&*parsed)) {
+    for (const std::string& note : job->config.notes) log::Write(log::Level::kInfo, "flags", note);
+    return HostsCommand(*job, WithVariables(invocation, job->config.environment));
+  }
   const RunFlags& flags = std::get<RunFlags>(*parsed);
   ConfigureLog(flags.output);
   const Placement& placement = flags.placement;

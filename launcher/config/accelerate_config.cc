@@ -54,7 +54,9 @@ class Reading {
   absl::StatusOr<LaunchConfig> Run() {
     MUSTER_RETURN_IF_ERROR(ReadKind());  // first, since other keys are known to other kinds
     MUSTER_RETURN_IF_ERROR(CheckKeys());
-    MUSTER_RETURN_IF_ERROR(PlaceMachines());
+    MUSTER_RETURN_IF_ERROR(ReadNumbers());
+    MUSTER_ASSIGN_OR_RETURN(const bool has_hosts, PlaceHosts());
+    if (!has_hosts) MUSTER_RETURN_IF_ERROR(PlaceMachines());
     MUSTER_RETURN_IF_ERROR(SetPrecision());
     SetCommon();
     if (kind_ == "DEEPSPEED") {
@@ -64,6 +66,7 @@ class Reading {
     }
     if (kind_ == "FSDP") MUSTER_RETURN_IF_ERROR(SetFsdp());
     if (kind_ == "NO") SetSimple();
+    MUSTER_RETURN_IF_ERROR(SetBlock("mpirun_config"));
     return std::move(launch_);
   }
 
@@ -87,6 +90,15 @@ class Reading {
     const auto found = values_.find(key);
     return found == values_.end() || found->second.is_none() ? nullptr : &found->second;
   }
+  // The same of a key in a block.
+  const PythonValue* FindIn(const std::string& block, const std::string& key) const {
+    const auto found = blocks_.find(block);
+    if (found == blocks_.end()) return nullptr;
+    for (const auto& [name, value] : found->second) {
+      if (name == key && !value.is_none() && !value.text.empty()) return &value;
+    }
+    return nullptr;
+  }
   std::string TextOf(const std::string& key, const std::string& otherwise) const {
     const PythonValue* value = Find(key);
     return value == nullptr ? otherwise : value->text;
@@ -100,7 +112,9 @@ class Reading {
   }
   void Take(std::string option, std::string value, const std::string& key) {
     const PythonValue* given = Find(key);
-    const int line = given == nullptr ? 0 : given->line;
+    TakeFrom(given == nullptr ? 0 : given->line, std::move(option), std::move(value), key);
+  }
+  void TakeFrom(int line, std::string option, std::string value, const std::string& key) {
     launch_.options.push_back({std::move(option), std::move(value),
                                line == 0 ? key : absl::StrCat("line ", line, ": ", key)});
   }
@@ -144,21 +158,80 @@ class Reading {
     return Bad(key, value->text, "expected a number");
   }
 
-  absl::Status PlaceMachines() {
-    int rank = 0, port = 0;
+  absl::Status ReadNumbers() {
     MUSTER_RETURN_IF_ERROR(ReadNumber("num_processes", kind_ == "NO" ? 1 : -1, processes_));
     MUSTER_RETURN_IF_ERROR(ReadNumber("num_machines", 1, machines_));
-    MUSTER_RETURN_IF_ERROR(ReadNumber("machine_rank", 0, rank));
-    MUSTER_RETURN_IF_ERROR(ReadNumber("main_process_port", 0, port));
+    MUSTER_RETURN_IF_ERROR(ReadNumber("machine_rank", 0, rank_));
+    MUSTER_RETURN_IF_ERROR(ReadNumber("main_process_port", 0, port_));
     if (machines_ < 1) return Bad("num_machines", absl::StrCat(machines_), "expected 1 or more");
     const std::string ids = TextOf("gpu_ids", "all");
     if (ids != "all") Set("CUDA_VISIBLE_DEVICES", ids);
+    return absl::OkStatus();
+  }
+
+  // The hosts that Accelerate would have `deepspeed` or mpirun start; false: it starts this
+  // machine's part alone.
+  absl::StatusOr<bool> PlaceHosts() {
+    const int workers = std::max(processes_ / machines_, 1);
+    const PythonValue* file = FindIn("mpirun_config", "mpirun_hostfile");
+    if (kind_ == "DEEPSPEED" && machines_ > 1) {
+      file = FindIn("deepspeed_config", "deepspeed_hostfile");
+      const PythonValue* launcher = FindIn("deepspeed_config", "deepspeed_multinode_launcher");
+      const std::string by = launcher == nullptr ? "pdsh" : launcher->text;
+      if (file == nullptr || by == "standard") return false;
+      if (by != "pdsh" && by != "nossh") {
+        return Wrong(
+            launcher->line,
+            absl::StrCat("deepspeed_multinode_launcher: ", by,
+                         ": expected pdsh, whose hosts muster reaches over ssh, or nossh"));
+      }
+      TakeFrom(file->line, "hostfile", file->text, "deepspeed_hostfile");
+      if (by == "nossh") {
+        Take("node_rank", absl::StrCat(rank_), "machine_rank");
+      } else {
+        TakeFrom(file->line, "no_local_rank", "1", "deepspeed_hostfile");
+      }
+      TakeFilter(workers);
+    } else if (kind_ == "NO" && file != nullptr) {
+      TakeFrom(file->line, "hostfile", file->text, "mpirun_hostfile");
+      TakeFrom(file->line, "no_local_rank", "1", "mpirun_hostfile");
+      Take("num_nodes", absl::StrCat(machines_), "num_machines");
+      Take("nproc_per_node", absl::StrCat(workers), "num_processes");
+    } else {
+      if (file != nullptr) {
+        launch_.notes.push_back(
+            absl::StrCat(file->line == 0 ? "" : absl::StrCat("line ", file->line, ": "),
+                         "mpirun_hostfile means nothing to accelerate with distributed_type ",
+                         kind_, ": mpirun starts jobs of MULTI_CPU and NO"));
+      }
+      return false;
+    }
+    if (const PythonValue* ip = Find("main_process_ip")) {
+      Take("master_addr", ip->text, "main_process_ip");
+    }
+    if (port_ != 0) Take("master_port", absl::StrCat(port_), "main_process_port");
+    return true;
+  }
+
+  void TakeFilter(int workers) {
+    const PythonValue* exclude = FindIn("deepspeed_config", "deepspeed_exclusion_filter");
+    const PythonValue* include = FindIn("deepspeed_config", "deepspeed_inclusion_filter");
+    if (exclude != nullptr) {
+      TakeFrom(exclude->line, "exclude", exclude->text, "deepspeed_exclusion_filter");
+    } else if (include != nullptr) {
+      TakeFrom(include->line, "include", include->text, "deepspeed_inclusion_filter");
+    } else {
+      Take("num_gpus", absl::StrCat(workers), "num_processes");
+    }
+  }
+
+  absl::Status PlaceMachines() {
     const PythonValue* ip = Find("main_process_ip");
     if (machines_ > 1 && ip == nullptr) {
       return Bad("num_machines", absl::StrCat(machines_), "needs main_process_ip too");
     }
     if (kind_ == "NO") {
-      PlaceOneProcess(ip == nullptr ? "127.0.0.1" : ip->text, port);
+      PlaceOneProcess(ip == nullptr ? "127.0.0.1" : ip->text, port_);
       return absl::OkStatus();
     }
     if (processes_ != -1) {
@@ -170,12 +243,12 @@ class Reading {
       Take("nproc_per_node", absl::StrCat(processes_ / machines_), "num_processes");
     }
     if (machines_ == 1) {
-      if (port != 0) Take("master_port", absl::StrCat(port), "main_process_port");
+      if (port_ != 0) Take("master_port", absl::StrCat(port_), "main_process_port");
       return absl::OkStatus();
     }
-    if (port == 0) port = kDefaultPort;
+    const int port = port_ == 0 ? kDefaultPort : port_;
     Take("nnodes", absl::StrCat(machines_), "num_machines");
-    Take("node_rank", absl::StrCat(rank), "machine_rank");
+    Take("node_rank", absl::StrCat(rank_), "machine_rank");
     Take("rdzv_backend", TextOf("rdzv_backend", "static"), "rdzv_backend");
     Take("rdzv_endpoint", absl::StrCat(ip->text, ":", port), "main_process_ip");
     return absl::OkStatus();
@@ -277,6 +350,8 @@ class Reading {
   std::string kind_;
   int processes_ = -1;  // of all machines
   int machines_ = 1;
+  int rank_ = 0;  // of this machine
+  int port_ = 0;  // 0: not given
   LaunchConfig launch_;
 };
 

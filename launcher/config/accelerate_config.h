@@ -1,6 +1,7 @@
 // `muster run --config_file`: a configuration file of Hugging Face Accelerate -> the options and
 // the variables that `accelerate launch` makes of it. Every key of proto/dialects/accelerate.h is
-// taken or refused by name.
+// taken or refused by name. Hosts that Accelerate would have `deepspeed` or mpirun start are those
+// of --hostfile.
 //
 // Differs in: a port of 29500 is not assumed on one node; FP8, TPUs and SageMaker are refused.
 //

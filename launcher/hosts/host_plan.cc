@@ -143,7 +143,7 @@ absl::StatusOr<HostJob> MakeHostJob(const command_line::Grammar& grammar, const 
   }
   for (const auto& [name, given] : line.values) {
     if (Holds(kHostOptions, name)) continue;
-    if (name == "node_rank" && absl::StartsWith(given.source, "--")) {
+    if (name == "node_rank" && !absl::StartsWith(given.source, "PET_")) {
       job.node_rank = NumberOf(line, name);
       continue;
     }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "launcher/config/launch_config.h"
 #include "launcher/hosts/host_file.h"
 #include "launcher/hosts/remote_start.h"
 #include "proto/base/environment.h"
@@ -41,6 +42,7 @@ struct HostJob {
   bool has_run_id = false;
   bool has_workers = false;  // and how many workers each node has
   bool has_console = false;  // or how their lines look
+  LaunchConfig config;  // of the configuration file that named the hosts; its options are above
 };
 
 // Takes the options that are about hosts out of `line`.

@@ -204,7 +204,7 @@ absl::StatusOr<LaunchConfig> TakeAccelerateFile(const Given& given, const Machin
                           }));
   for (std::string& note : config.notes) note = absl::StrCat("--config_file=", path, ": ", note);
   TakeFromConfig(config, path + ", ", line);
-  if (line.Find("nproc_per_node") != nullptr) return config;
+  if (line.Find("nproc_per_node") != nullptr || line.Find("hostfile") != nullptr) return config;
   return absl::InvalidArgumentError(absl::StrCat(
       "--config_file=", path, ": num_processes is missing: give it there, or --nproc_per_node"));
 }
@@ -257,6 +257,16 @@ void FindUsualHostFile(const MachineView& machine, CommandLine& line) {
   line.values["hostfile"] = Given{.texts = {kUsualHostFile}, .source = "DeepSpeed's usual place"};
 }
 
+// The job of a configuration file that names hosts.
+absl::StatusOr<HostJob> MakeHostJobOf(LaunchConfig config, const command_line::Grammar& grammar,
+                                      CommandLine& line) {
+  line.values.erase("config_file");  // all of it is in the line now
+  MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
+  MUSTER_ASSIGN_OR_RETURN(HostJob job, MakeHostJob(grammar, line));
+  job.config = std::move(config);
+  return job;
+}
+
 // Needed before values are read, of which it decides some.
 bool ReadsScheduler(const CommandLine& line) {
   const Given* given = line.Find("scheduler");
@@ -282,6 +292,7 @@ absl::StatusOr<std::variant<RunFlags, PrintAndExit, HostJob>> ParseFlags(
   Assembly assembly(line, choices, fresh_run_id);
   assembly.ApplyStandalone();
   MUSTER_ASSIGN_OR_RETURN(LaunchConfig config, TakeFromOtherLaunchers(environment, machine, line));
+  if (line.Find("hostfile") != nullptr) return MakeHostJobOf(std::move(config), grammar, line);
   Placement placement;
   if (ReadsScheduler(line)) {
     MUSTER_RETURN_IF_ERROR(scheduler.status());

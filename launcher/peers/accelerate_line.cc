@@ -30,6 +30,7 @@ enum class To {
   kFsdp,  // a key of a block of the file
   kDeepSpeed,
   kDynamo,
+  kMpirun,
   kRun,      // an option of `muster run` of the same name
   kKind,     // one of several ways to train, of which one may be given
   kNothing,  // has no effect here that anybody would miss
@@ -116,7 +117,7 @@ constexpr LaunchOption kLaunchOptions[] = {
     {"aws_access_key_id", true, To::kRefused, kNoSageMaker},
     {"aws_secret_access_key", true, To::kRefused, kNoSageMaker},
     {"debug", false, To::kTop},
-    {"mpirun_hostfile", true, To::kHere, "becomes --hostfile=VALUE: muster reaches the hosts"},
+    {"mpirun_hostfile", true, To::kMpirun},
 };
 
 // Families of options that are refused as one.
@@ -188,22 +189,19 @@ class AccelerateReading {
     MUSTER_RETURN_IF_ERROR(ChooseKind());
     const std::string fields = FieldsOfDeepSpeed();
     const bool is_alone = IsOneProcess();
-    MUSTER_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, TakeHosts());
     MUSTER_ASSIGN_OR_RETURN(LaunchConfig launch, ReadConfig());
-    PeerLine out{.args = hosts, .environment = std::move(launch.environment)};
-    if (!hosts.empty()) {  // what the file says of this machine's part alone is not theirs
-      launch.options.clear();
-      for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) out.environment.erase(name);
-    }
-    AddNotes(launch.notes, !hosts.empty(), out);
+    const auto takes = [&](const std::string& option) {
+      return std::any_of(launch.options.begin(), launch.options.end(),
+                         [&](const TakenOption& taken) { return taken.option == option; });
+    };
+    const bool has_hosts = takes("hostfile");
+    PeerLine out{.environment = std::move(launch.environment)};
+    AddNotes(launch.notes, has_hosts, out);
     if (auto found = out.environment.find("ACCELERATE_CONFIG_DS_FIELDS");
         found != out.environment.end()) {
       found->second = fields;
     }
-    const bool has_count =
-        std::any_of(launch.options.begin(), launch.options.end(),
-                    [](const TakenOption& taken) { return taken.option == "nproc_per_node"; });
-    if (!has_count && hosts.empty()) {
+    if (!takes("nproc_per_node") && !has_hosts) {
       return absl::InvalidArgumentError(
           "the number of workers is not given: add --num_processes=N");
     }
@@ -216,7 +214,7 @@ class AccelerateReading {
       return absl::InvalidArgumentError(
           "no script was given; usage: muster accelerate launch [options] SCRIPT [arguments]");
     }
-    if (is_alone || !hosts.empty()) {
+    if (is_alone || has_hosts) {
       AppendLiteralScript(line_, out.args);
     } else {  // Accelerate starts several as torchrun does
       out.args.push_back("--");
@@ -300,7 +298,9 @@ class AccelerateReading {
 
   void AddOptions(const std::vector<TakenOption>& options, PeerLine& out) const {
     for (const TakenOption& taken : options) {
-      out.args.push_back(absl::StrCat("--", taken.option, "=", taken.value));
+      out.args.push_back(taken.option == "no_local_rank"
+                             ? "--no_local_rank"
+                             : absl::StrCat("--", taken.option, "=", taken.value));
       if (!IsOfTheFile(taken.source)) continue;
       out.sources[taken.option] = absl::StrCat(file_, "=", path_, ": ", taken.source);
     }
@@ -309,7 +309,8 @@ class AccelerateReading {
   void TakeOptions() {
     static const std::map<To, const char*> kBlocks = {{To::kFsdp, "fsdp_config"},
                                                       {To::kDeepSpeed, "deepspeed_config"},
-                                                      {To::kDynamo, "dynamo_config"}};
+                                                      {To::kDynamo, "dynamo_config"},
+                                                      {To::kMpirun, "mpirun_config"}};
     for (const LaunchOption& row : kLaunchOptions) {
       const Given* given = line_.Find(row.name);
       if (given == nullptr) continue;
@@ -380,66 +381,8 @@ class AccelerateReading {
     return value != nullptr && value->text == kind;
   }
 
-  // What was given or stands in the file, and is no more in `block` then; empty: nothing.
-  static std::string TakeOut(PythonBlock& block, const std::string& key) {
-    const auto found = std::find_if(block.begin(), block.end(),
-                                    [&](const auto& entry) { return entry.first == key; });
-    if (found == block.end()) return "";
-    std::string text = found->second.is_none() ? "" : found->second.text;
-    block.erase(found);
-    return text;
-  }
-
-  int NumberOf(const std::string& key, int otherwise) const {
-    int number = otherwise;
-    const PythonValue* value = Find(key);
-    return value != nullptr && absl::SimpleAtoi(value->text, &number) ? number : otherwise;
-  }
-
-  // The options of `muster run` for the hosts that Accelerate would have `deepspeed` or mpirun
-  // start; none: it starts this machine's part alone.
-  absl::StatusOr<std::vector<std::string>> TakeHosts() {
-    const bool is_deepspeed = IsKind("DEEPSPEED");
-    std::string file, exclude, include, launcher;
-    if (is_deepspeed) {
-      PythonBlock& block = BlockOf(config_, "deepspeed_config");
-      file = TakeOut(block, "deepspeed_hostfile");
-      exclude = TakeOut(block, "deepspeed_exclusion_filter");
-      include = TakeOut(block, "deepspeed_inclusion_filter");
-      launcher = TakeOut(block, "deepspeed_multinode_launcher");
-    }
-    const int machines = NumberOf("num_machines", 1);
-    const int workers = NumberOf("num_processes", 1) / std::max(machines, 1);
-    std::vector<std::string> args;
-    if (is_deepspeed && machines > 1 && !file.empty() && launcher != "standard") {
-      if (!launcher.empty() && launcher != "pdsh" && launcher != "nossh") {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--deepspeed_multinode_launcher=", launcher,
-                         ": expected pdsh, whose hosts muster reaches over ssh, or nossh"));
-      }
-      args = {"--hostfile=" + file,
-              launcher != "nossh" ? "--no_local_rank"
-                                  : absl::StrCat("--node_rank=", NumberOf("machine_rank", 0))};
-      args.push_back(!exclude.empty()   ? "--exclude=" + exclude
-                     : !include.empty() ? "--include=" + include
-                                        : absl::StrCat("--num_gpus=", workers));
-    } else if (const Given* mpi = line_.Find("mpirun_hostfile"); mpi != nullptr && IsOneProcess()) {
-      args = {"--hostfile=" + mpi->text(), "--no_local_rank",
-              absl::StrCat("--num_nodes=", machines),
-              absl::StrCat("--nproc_per_node=", std::max(workers, 1))};
-    } else {
-      return args;
-    }
-    for (const auto& [key, option] : {std::pair("main_process_ip", "--master_addr="),
-                                      std::pair("main_process_port", "--master_port=")}) {
-      if (const PythonValue* value = Find(key)) args.push_back(option + value->text);
-    }
-    Put(config_.values, "num_machines", Text("1"));  // the host file counts them
-    return args;
-  }
-
-  // Started by Accelerate itself. An unquoted `no` is False in YAML.
-  bool IsOneProcess() const { return IsKind("NO") || IsKind("False"); }
+  // Started by Accelerate itself, or by its mpirun. An unquoted `no` is False in YAML.
+  bool IsOneProcess() const { return IsKind("NO") || IsKind("False") || IsKind("MULTI_CPU"); }
 
   const CommandLine& line_;
   const EnvironmentMap& environment_;

@@ -18,8 +18,6 @@ using Run = LaunchUse;
 constexpr char kNoDynamo[] = "no PyTorch runs here";
 constexpr char kNothingToNvme[] = "nothing goes to NVMe";
 constexpr char kAbsent[] = "is not in this version";
-constexpr char kOwnHosts[] =
-    "hosts are reached by muster itself: muster run --hostfile=FILE [--include=..|--exclude=..]";
 
 constexpr char kOfDeepSpeed[] = "DeepSpeed reads it in its own file, deepspeed_config_file";
 constexpr ConfigKey OfDeepSpeed(const char* path) {
@@ -75,9 +73,11 @@ constexpr ConfigKey kAccelerateKeys[] = {
     {"parallelism_config", Type::kAny,
      Train::Disabled("this version has data parallelism and pipelines; use FSDP, or --stages=N"),
      Run::Refused(kAbsent)},
-    {"mpirun_config", Type::kAny,
-     Train::Disabled("muster-train understands the variables of mpirun by itself"),
-     Run::Refused(kAbsent)},
+    {"mpirun_config", Type::kAny, Train::Section()},
+    {"mpirun_config.mpirun_hostfile", Type::kText, Train::NoEffect(kForLaunching)},
+    {"mpirun_config.mpirun_ccl", Type::kAny,
+     Train::NoEffect("oneCCL's number of threads is the variable CCL_WORKER_COUNT"),
+     Run::Ignored()},
     // FSDP
     {"fsdp_config", Type::kAny, Train::Section()},
     {"fsdp_config.fsdp_version", Type::kWhole, Train::Handled(),
@@ -155,12 +155,9 @@ constexpr ConfigKey kAccelerateKeys[] = {
     {"deepspeed_config.deepspeed_config_file", Type::kText, Train::Handled(),
      Run::Variable("ACCELERATE_DEEPSPEED_CONFIG_FILE")},
     {"deepspeed_config.deepspeed_multinode_launcher", Type::kText, Train::NoEffect(kForLaunching)},
-    {"deepspeed_config.deepspeed_hostfile", Type::kText, Train::NoEffect(kForLaunching),
-     Run::Refused(kOwnHosts)},
-    {"deepspeed_config.deepspeed_exclusion_filter", Type::kText, Train::NoEffect(kForLaunching),
-     Run::Refused(kOwnHosts)},
-    {"deepspeed_config.deepspeed_inclusion_filter", Type::kText, Train::NoEffect(kForLaunching),
-     Run::Refused(kOwnHosts)},
+    {"deepspeed_config.deepspeed_hostfile", Type::kText, Train::NoEffect(kForLaunching)},
+    {"deepspeed_config.deepspeed_exclusion_filter", Type::kText, Train::NoEffect(kForLaunching)},
+    {"deepspeed_config.deepspeed_inclusion_filter", Type::kText, Train::NoEffect(kForLaunching)},
     {"deepspeed_config.deepspeed_moe_layer_cls_names", Type::kAny,
      Train::Only("null", "this version has no experts"),
      Run::Variable("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES")},

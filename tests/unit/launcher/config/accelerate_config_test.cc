@@ -170,6 +170,41 @@ TEST(ReadAccelerateConfig, TakesOlderSpellings) {
   EXPECT_THAT(deepspeed.notes, ElementsAre(HasSubstr("deepspeed_config_file")));
 }
 
+// What `accelerate config` writes for several processes on CPUs that mpirun starts.
+TEST(ReadAccelerateConfig, TakesTheHostsOfMpirun) {
+  const std::string hosts =
+      "mpirun_config:\n  mpirun_ccl: '1'\n  mpirun_hostfile: /h\nnum_machines: 2\n"
+      "num_processes: 4\nuse_cpu: true\n";
+  const LaunchConfig launch = Read("distributed_type: MULTI_CPU\n" + hosts);
+  EXPECT_THAT(launch.options,
+              ElementsAre(TakenOption{"hostfile", "/h", "line 4: mpirun_hostfile"},
+                          TakenOption{"no_local_rank", "1", "line 4: mpirun_hostfile"},
+                          TakenOption{"num_nodes", "2", "line 5: num_machines"},
+                          TakenOption{"nproc_per_node", "2", "line 6: num_processes"}));
+  EXPECT_THAT(launch.environment, Contains(Pair("ACCELERATE_USE_CPU", "True")));
+  EXPECT_THAT(launch.environment, Contains(Pair("OMP_NUM_THREADS", "6")));
+  EXPECT_THAT(launch.environment, Not(Contains(Key("MASTER_ADDR"))));
+  EXPECT_THAT(launch.notes,
+              ElementsAre("line 3: mpirun_ccl in mpirun_config means nothing to accelerate: "
+                          "oneCCL's number of threads is the variable CCL_WORKER_COUNT"));
+  EXPECT_THAT(Read("distributed_type: MULTI_GPU\nmain_process_ip: n0\n" + hosts).notes,
+              Contains("line 5: mpirun_hostfile means nothing to accelerate with distributed_type "
+                       "MULTI_GPU: mpirun starts jobs of MULTI_CPU and NO"));
+  EXPECT_THAT(Read("distributed_type: MULTI_CPU\nmpirun_config: {}\nnum_processes: 1").options,
+              Contains(TakenOption{"rank_variables", "off", "line 1: distributed_type"}));
+}
+
+TEST(ReadAccelerateConfig, TakesTheHostsOfDeepSpeed) {
+  EXPECT_THAT(Read("distributed_type: DEEPSPEED\nnum_machines: 2\nnum_processes: 4\n"
+                   "main_process_ip: n0\ndeepspeed_config:\n  deepspeed_hostfile: /h\n"
+                   "  deepspeed_exclusion_filter: a:0\n")
+                  .options,
+              ElementsAre(TakenOption{"hostfile", "/h", "line 6: deepspeed_hostfile"},
+                          TakenOption{"no_local_rank", "1", "line 6: deepspeed_hostfile"},
+                          TakenOption{"exclude", "a:0", "line 7: deepspeed_exclusion_filter"},
+                          TakenOption{"master_addr", "n0", "line 4: main_process_ip"}));
+}
+
 TEST(ReadAccelerateConfig, NamesWhatItCannotTake) {
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_proceses: 2"),
               HasSubstr("line 2: unknown key 'num_proceses'"));
@@ -195,6 +230,38 @@ TEST(ReadAccelerateConfig, NamesWhatItCannotTake) {
               HasSubstr("mixed_precision: fp8"));
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nfp8_config:\n  backend: TE"),
               HasSubstr("line 2: fp8_config is not in this version"));
+}
+
+TEST(ParseFlags, TakesTheHostsOfAConfigurationFile) {
+  const auto job_of = [](const std::string& text, std::vector<std::string> args) {
+    const MachineView files = {
+        .read = [text](const std::string& path) -> absl::StatusOr<std::string> {
+          if (path != "a.yaml") return absl::InvalidArgumentError("No such file or directory");
+          return text;
+        }};
+    args.insert(args.begin(), "--config_file=a.yaml");
+    const auto flags = ParseFlags(args, {}, "fresh", SchedulerFindings{}, files);
+    EXPECT_TRUE(flags.ok()) << flags.status();
+    return flags.ok() && std::holds_alternative<HostJob>(*flags) ? std::get<HostJob>(*flags)
+                                                                 : HostJob{};
+  };
+  const HostJob job = job_of(
+      "distributed_type: MULTI_CPU\nnum_processes: 2\nuse_cpu: true\n"
+      "mpirun_config: {mpirun_hostfile: /h, mpirun_ccl: 1}\n",
+      {"--max_restarts=1", "train.py"});
+  EXPECT_EQ(job.host_file, "/h");
+  EXPECT_EQ(job.choice.num_nodes, 1);
+  EXPECT_THAT(job.options,
+              ElementsAre("--max_restarts=1", "--nproc_per_node=2", "--omp_threads=none"));
+  EXPECT_FALSE(job.passes_local_rank);
+  EXPECT_THAT(job.config.environment, Contains(Pair("ACCELERATE_USE_CPU", "True")));
+  EXPECT_THAT(job.config.notes, ElementsAre(HasSubstr("--config_file=a.yaml: line 4: mpirun_ccl")));
+  const HostJob third = job_of(
+      "distributed_type: DEEPSPEED\nnum_processes: 6\nnum_machines: 3\nmachine_rank: 2\n"
+      "deepspeed_config: {deepspeed_hostfile: /h, deepspeed_multinode_launcher: nossh}\n",
+      {"train.py"});
+  EXPECT_EQ(third.node_rank, 2);
+  EXPECT_EQ(third.choice.num_gpus, 2);
 }
 
 TEST(ParseFlags, TakesAConfigurationFileUnlessOptionsWin) {

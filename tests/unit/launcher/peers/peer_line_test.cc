@@ -176,6 +176,17 @@ TEST(ReadAccelerateLine, ReachesTheHostsOfMpirunsFile) {
                           "--master_addr=n0", "--master_port=5", "--", "t.py"));
 }
 
+TEST(ReadAccelerateLine, ReachesTheHostsOfMpirunsFileThatItsOwnFileNames) {
+  const MachineView machine = Machine(0, "c",
+                                      "distributed_type: MULTI_CPU\nnum_processes: 2\n"
+                                      "mpirun_config:\n  mpirun_hostfile: h\n");
+  EXPECT_THAT(Accelerate({"--config_file=c", "t.py", "$$"}, machine).args,
+              ElementsAre("--hostfile=h", "--no_local_rank", "--num_nodes=1", "--nproc_per_node=2",
+                          "--", "t.py", "$$$$"));
+  EXPECT_THAT(Accelerate({"--config_file=c", "--mpirun_hostfile=g", "t.py"}, machine).args,
+              Contains("--hostfile=g"));
+}
+
 TEST(ReadAccelerateLine, RefusesByNameWhatHasNoMeaningHere) {
   EXPECT_EQ(WhyNotAccelerate({"--tpu", "t.py"}), "--tpu: TPUs are not served");
   EXPECT_THAT(WhyNotAccelerate({"--megatron-lm-tp-degree", "2", "t.py"}),
@@ -183,7 +194,7 @@ TEST(ReadAccelerateLine, RefusesByNameWhatHasNoMeaningHere) {
   EXPECT_THAT(WhyNotAccelerate({"--use_deepspeed", "--num_machines=2", "--num_processes=2",
                                 "--deepspeed_hostfile=h", "--deepspeed_multinode_launcher=openmpi",
                                 "t.py"}),
-              HasSubstr("--deepspeed_multinode_launcher=openmpi: expected pdsh"));
+              HasSubstr("deepspeed_multinode_launcher: openmpi: expected pdsh"));
   EXPECT_THAT(WhyNotAccelerate({"--cpu", "--use_fsdp", "t.py"}), HasSubstr("exclude each other"));
   EXPECT_THAT(WhyNotAccelerate({"--mixed_precision=fp8", "t.py"}), HasSubstr("fp8"));
   EXPECT_THAT(WhyNotAccelerate({"--config_file=none", "t.py"}), HasSubstr("--config_file=none"));
