@@ -237,8 +237,9 @@ absl::StatusOr<LaunchConfig> TakeFromOtherLaunchers(const EnvironmentMap& enviro
   const auto read = [&](const std::string& path) { return machine.read(path).value_or(""); };
   const std::string variables =
       HasDeepSpeedOption(line) ? FindDeepSpeedVariables(environment, read) : "";
-  MUSTER_ASSIGN_OR_RETURN(const LaunchConfig one_host,
-                          PlanOneHost(line, machine.count_gpus, variables));
+  MUSTER_ASSIGN_OR_RETURN(
+      const LaunchConfig one_host,
+      PlanOneHost(line, {.count = machine.count_gpus, .visible = machine.visible_gpus}, variables));
   TakeFromConfig(one_host, "", line);
   LaunchConfig config;
   if (const Given* file = line.Find("ilab")) {
@@ -247,6 +248,7 @@ absl::StatusOr<LaunchConfig> TakeFromOtherLaunchers(const EnvironmentMap& enviro
     MUSTER_ASSIGN_OR_RETURN(config, TakeAccelerateFile(*other, machine, environment, line));
   }
   for (const auto& [name, value] : one_host.environment) config.environment[name] = value;
+  config.notes.insert(config.notes.end(), one_host.notes.begin(), one_host.notes.end());
   return config;
 }
 

@@ -50,6 +50,7 @@ struct MachineView {
       [](const std::string&) { return absl::NotFoundError("there are no files"); };
   std::string directory;
   std::function<int()> count_gpus = [] { return 0; };  // those that are visible
+  std::vector<std::string> visible_gpus;  // as CUDA_VISIBLE_DEVICES lists them; empty: not set
   // Those of the whole machine; hardware threads of one core count once.
   std::function<int()> count_cores = [] { return 1; };
 };

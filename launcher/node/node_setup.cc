@@ -404,13 +404,15 @@ Surroundings SurroundingsOf(const Invocation& invocation) {
 }
 
 MachineView ViewOfThisMachine(const Invocation& invocation) {
+  const std::optional<std::string> visible = VisibleDevices(invocation.environment);
   return {.read = ReadBoundedFile,
           .directory = CurrentDirectory(),
           .count_gpus =
-              [visible = VisibleDevices(invocation.environment)] {
+              [visible] {
                 return static_cast<int>(visible ? agent::SplitVisibleDevices(*visible).size()
                                                 : agent::ListGpus().size());
               },
+          .visible_gpus = agent::SplitVisibleDevices(visible.value_or("")),
           .count_cores = CountCores};
 }
 

@@ -73,6 +73,40 @@ TEST(OneHost, ChoosesSlotsOfLocalhost) {
   EXPECT_THAT(without.spec.program.args, ElementsAre("--lr", "1"));
 }
 
+// A machine whose CUDA_VISIBLE_DEVICES a scheduler has set.
+MachineView Seeing(const std::vector<std::string>& visible) {
+  MachineView machine = With(static_cast<int>(visible.size()));
+  machine.visible_gpus = visible;
+  return machine;
+}
+
+// The workers' GPUs are places in the list: --nproc_per_node=gpu:0,1 counts within it.
+TEST(OneHost, TakesSlotsThatCudaVisibleDevicesListsForThoseGpus) {
+  const RunFlags same = Parse(Seeing({"4", "5"}), {"--include=localhost:4,5"});
+  EXPECT_THAT(same.spec.nproc_per_node.gpus, ElementsAre("0", "1"));
+  EXPECT_THAT(same.notes, IsEmpty());
+  EXPECT_THAT(Parse(Seeing({"1", "3", "6"}), {"--exclude=localhost:1"}).spec.nproc_per_node.gpus,
+              ElementsAre("1", "2"));
+  EXPECT_THAT(Parse(Seeing({"5", "4"}), {"--include=localhost:4"}).spec.nproc_per_node.gpus,
+              ElementsAre("1"));
+  const RunFlags all = Parse(Seeing({"5", "4"}), {"--include=localhost"});
+  EXPECT_THAT(all.spec.nproc_per_node.gpus, ElementsAre("0", "1"));
+  EXPECT_THAT(all.notes, IsEmpty());
+}
+
+TEST(OneHost, SaysWhereSlotsCountWithinCudaVisibleDevices) {
+  const RunFlags flags = Parse(Seeing({"4", "5", "6", "7"}), {"--include=localhost:0,1"});
+  EXPECT_THAT(flags.spec.nproc_per_node.gpus, ElementsAre("0", "1"));
+  EXPECT_THAT(flags.notes,
+              ElementsAre("--include=localhost:0,1: CUDA_VISIBLE_DEVICES is 4,5,6,7, and slots "
+                          "count from 0 within it: workers get 4,5"));
+  EXPECT_THAT(Parse(Seeing({"GPU-a", "GPU-b"}), {"--exclude=localhost:0"}).notes,
+              ElementsAre(HasSubstr("workers get GPU-b")));
+  EXPECT_THAT(
+      WhyNot(Seeing({"4", "5"}), {"--include=localhost:4,6"}),
+      AllOf(HasSubstr("localhost has no slot 4"), HasSubstr("CUDA_VISIBLE_DEVICES is 4,5")));
+}
+
 TEST(OneHost, RunsOnCpusWhereThereAreNoGpus) {
   const RunFlags flags = Parse(With(0), {"--num_gpus=2"});
   EXPECT_EQ(flags.spec.nproc_per_node.count, 2);
