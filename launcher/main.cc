@@ -91,6 +91,9 @@ constexpr Subcommand kSubcommands[] = {
     {"ilab", "the `muster run` that does what `ilab model train` would", InstructLabCommand, true},
 };
 
+// Before the initialisers of libraries, of which gRPC's opens a descriptor.
+[[gnu::section(".preinit_array"), gnu::used]] void (*first_of_all)() = muster::OpenStandardStreams;
+
 constexpr char kDaemon[] = "musterd";
 
 constexpr char kHelp[] =

@@ -447,7 +447,6 @@ absl::Status FromErrno(absl::string_view what) {
 }  // namespace
 
 absl::StatusOr<GuardianHandle> ForkGuardian() {
-  OpenStandardStreams();
   ::signal(SIGCHLD, SIG_DFL);
   // First: it must not become ours once we are a subreaper.
   std::optional<JobGroup> group = MakeJobGroup();

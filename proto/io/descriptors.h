@@ -8,8 +8,9 @@
 
 namespace muster {
 
-// Opens /dev/null in place of a closed 0, 1 or 2, so that no socket of ours gets one of these
-// numbers and a worker's print is not written into it.
+// Opens /dev/null in place of a closed 0, 1 or 2, so that no file or socket of ours gets one of
+// these numbers: a worker's print would be written into it, and a worker would have no standard
+// input. What a program does before all else.
 void OpenStandardStreams();
 
 // Raises this process's soft limit on open descriptors to the hard one, and returns it. Processes

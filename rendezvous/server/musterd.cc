@@ -18,7 +18,6 @@
 #include "proto/base/exit_codes.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
-#include "proto/io/descriptors.h"
 #include "proto/io/host_name.h"
 #include "rendezvous/server/metrics_door.h"
 #include "rendezvous/server/musterd_options.h"
@@ -163,7 +162,6 @@ absl::Status Run(const MusterdOptions& options, const EnvironmentMap& environmen
 }  // namespace
 
 int RunMusterd(const std::vector<std::string>& args, const EnvironmentMap& environment) {
-  OpenStandardStreams();
   // The reader of our log may end before us: a line that is lost must not end every user's job.
   std::signal(SIGPIPE, SIG_IGN);
   const auto command = ParseMusterdCommand(args, environment);

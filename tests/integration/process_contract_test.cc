@@ -9,6 +9,8 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::ContainsRegex;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 // The value of a line like "SigIgn:\t0000000000000001".
@@ -41,6 +43,21 @@ TEST_F(Worker, HasOnlyTheThreeStandardDescriptors) {
   EXPECT_EQ(Run({"run", script}).out, "[0, 1, 2, 3]\n") << "3 is the listing itself";
   const std::string prefixed = Run({"run", "--nproc_per_node=2", script}).out;
   EXPECT_THAT(prefixed, HasSubstr("[0, 1, 2, 3]"));
+}
+
+// Schedulers and supervisors start programs so.
+TEST_F(Worker, HasTheThreeDescriptorsThatTheLauncherWasStartedWithout) {
+  const std::string script =
+      ShellScript("train.sh", "ls -l /proc/self/fd > $OUT/fds; read line; echo $? >> $OUT/fds");
+  for (const char* closed : {"<&-", "<&- >&- 2>&-"}) {
+    const SubprocessResult result =
+        StartProgram({"/bin/sh", "-c", absl::StrCat("exec \"$@\" ", closed), "sh", MusterBinary(),
+                      "run", script})
+            .Wait();
+    EXPECT_THAT(result, ExitsWith(0)) << closed;
+    EXPECT_THAT(ReadOut("fds"), ContainsRegex(" 0 -> /dev/null(.|\n)* 1 -> ")) << closed;
+    EXPECT_THAT(ReadOut("fds"), EndsWith("\n1\n")) << "the end of the file, not an error";
+  }
 }
 
 TEST_F(Worker, LeadsAProcessGroupOfItsOwn) {
