@@ -26,6 +26,7 @@
 #include "launcher/node/node_setup.h"
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
+#include "proto/io/descriptors.h"
 #include "proto/io/job_key.h"
 #include "proto/io/log.h"
 #include "proto/io/random_bytes.h"
@@ -35,7 +36,8 @@
 namespace muster::launcher {
 namespace {
 
-constexpr int kLookAgainMs = 100;  // for the end of an ssh whose output has ended
+constexpr int kLookAgainMs = 100;   // for the end of an ssh whose output has ended
+constexpr int kReachedAtOnce = 64;  // each is a process here, and a login there
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
   absl::StatusOr<std::string> text = ReadBoundedFile(path);
@@ -67,11 +69,17 @@ absl::StatusOr<std::vector<HostEntry>> FindHosts(const HostJob& job) {
   return ChooseHosts(*std::move(hosts), job.choice);
 }
 
+// The ssh of one host, and what its agent is told.
+struct HostStart {
+  SshOptions ssh;
+  std::string line;
+};
+
 // The sessions of one job, and what ends them.
 class HostRun {
  public:
-  explicit HostRun(std::vector<SshSession> sessions)
-      : sessions_(std::move(sessions)), ends_(sessions_.size()) {
+  explicit HostRun(std::vector<HostStart> starts)
+      : starts_(std::move(starts)), ends_(starts_.size()) {
     sigset_t set;
     sigemptyset(&set);
     for (const int signal : {SIGINT, SIGTERM, SIGQUIT}) sigaddset(&set, signal);
@@ -85,12 +93,13 @@ class HostRun {
   }
 
   JobOutcome Run() {
-    std::vector<bool> has_ended(sessions_.size(), false);
-    while (!ends_.HaveAllEnded()) {
+    while (true) {
+      StartMore();
+      if (ends_.HaveAllEnded()) return {.exit_code = ends_.ExitCode(), .reason = ends_.Reason()};
       Turn();
       for (size_t i = 0; i < sessions_.size(); ++i) {
-        if (has_ended[i] || !sessions_[i].HasEnded()) continue;
-        has_ended[i] = true;
+        if (has_ended_[i] || !sessions_[i].HasEnded()) continue;
+        has_ended_[i] = true;
         Obey(ends_.OnEnd({.host = sessions_[i].host(),
                           .was_greeted = sessions_[i].was_greeted(),
                           .exit_code = sessions_[i].exit_code(),
@@ -98,10 +107,35 @@ class HostRun {
                          MonoNow()));
       }
     }
-    return {.exit_code = ends_.ExitCode(), .reason = ends_.Reason()};
   }
 
  private:
+  // As many hosts as may be on the way to their greeting. Once the others are stopped no more are
+  // started.
+  void StartMore() {
+    auto reaching = std::count_if(
+        sessions_.begin(), sessions_.end(),
+        [](const SshSession& session) { return session.is_running() && !session.was_greeted(); });
+    while (sessions_.size() + num_left_out_ < starts_.size() &&
+           (is_stopping_ || reaching < kReachedAtOnce)) {
+      const HostStart& start = starts_[sessions_.size() + num_left_out_];
+      HostEnds::End left_out{.host = start.ssh.host};
+      if (!is_stopping_) {
+        absl::StatusOr<SshSession> session = SshSession::Start(start.ssh, start.line);
+        if (session.ok()) {
+          sessions_.push_back(*std::move(session));
+          has_ended_.push_back(false);
+          ++reaching;
+          continue;
+        }
+        left_out.last_words =
+            absl::StrCat("ssh cannot be started here: ", session.status().message());
+      }
+      ++num_left_out_;
+      Obey(ends_.OnEnd(left_out, MonoNow()));
+    }
+  }
+
   void Turn() {
     std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0}};
     bool is_ending = false;
@@ -145,12 +179,17 @@ class HostRun {
 
   // A host that has not been reached has nothing to stop.
   void Stop(int signal) {
+    is_stopping_ = true;
     for (SshSession& session : sessions_) {
       session.was_greeted() ? session.SendSignal(signal) : session.Cut();
     }
   }
 
-  std::vector<SshSession> sessions_;
+  const std::vector<HostStart> starts_;
+  std::vector<SshSession> sessions_;  // of the first of them
+  std::vector<bool> has_ended_;       // by session
+  size_t num_left_out_ = 0;           // of the rest, which will never be started
+  bool is_stopping_ = false;
   UniqueFd signals_;
   HostEnds ends_;
 };
@@ -194,19 +233,17 @@ absl::StatusOr<std::vector<RemoteStart>> PlanStarts(const HostJob& job,
   return PlanHosts(job, hosts, surroundings);
 }
 
-absl::StatusOr<std::vector<SshSession>> StartAll(const HostJob& job,
-                                                 const std::vector<HostEntry>& hosts,
-                                                 const Invocation& invocation) {
+absl::StatusOr<std::vector<HostStart>> PlanSessions(const HostJob& job,
+                                                    const std::vector<HostEntry>& hosts,
+                                                    const Invocation& invocation) {
   SshOptions ssh = SshOf(job, invocation);
   MUSTER_RETURN_IF_ERROR(CheckIsPlain(ssh.binary));
   MUSTER_ASSIGN_OR_RETURN(const std::vector<RemoteStart> starts,
                           PlanStarts(job, hosts, invocation));
-  std::vector<SshSession> sessions;
+  std::vector<HostStart> sessions;
   for (size_t i = 0; i < hosts.size(); ++i) {
     ssh.host = hosts[i].host;
-    MUSTER_ASSIGN_OR_RETURN(SshSession session,
-                            SshSession::Start(ssh, EncodeRemoteStart(starts[i])));
-    sessions.push_back(std::move(session));
+    sessions.push_back({.ssh = ssh, .line = EncodeRemoteStart(starts[i])});
   }
   return sessions;
 }
@@ -239,9 +276,10 @@ int HostsCommand(const HostJob& job, const Invocation& invocation) {
   if (job.node_rank || (num_hosts == 1 && IsHere(hosts->front().host))) {
     return RunHere(job, *hosts, job.node_rank.value_or(0), invocation);
   }
-  absl::StatusOr<std::vector<SshSession>> sessions = StartAll(job, *hosts, invocation);
-  if (!sessions.ok()) return RefuseRun(sessions.status(), invocation);
-  return EndRun(HostRun(*std::move(sessions)).Run(), invocation);
+  absl::StatusOr<std::vector<HostStart>> starts = PlanSessions(job, *hosts, invocation);
+  if (!starts.ok()) return RefuseRun(starts.status(), invocation);
+  RaiseDescriptorLimit();  // three pipes a host
+  return EndRun(HostRun(*std::move(starts)).Run(), invocation);
 }
 
 }  // namespace muster::launcher

@@ -35,8 +35,8 @@ HostEnds::Orders HostEnds::OnEnd(const End& end, MonoTime now) {
 }
 
 HostEnds::Orders HostEnds::OnUnreachable(const End& end) {
-  // The launcher has ended its ssh.
-  if (stop_signal_ != 0 || !unreachable_.empty()) return {};
+  // The launcher has ended its ssh, or never started it.
+  if (stop_signal_ != 0 || has_stopped_others_ || !unreachable_.empty()) return {};
   const std::string why = end.last_words.empty() ? "ssh exited without a message" : end.last_words;
   unreachable_ = absl::StrCat("cannot start an agent on ", end.host, ": ", why);
   return {.say = Line{.event = "unreachable",

@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "launcher/hosts/remote_start.h"
 #include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/loopback_port.h"
@@ -28,6 +29,7 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 constexpr char kSshd[] = "/usr/sbin/sshd";
@@ -271,6 +273,45 @@ with open(f"{sys.argv[-1]}.{os.environ['RANK']}", "w") as file:
                 ExitsWith(0));
     EXPECT_EQ(shown_by("ours." + choice.name), theirs) << choice.name;
   }
+}
+
+// An `ssh` that greets as an agent does, and ends.
+class ManyHosts : public JobTest {
+ protected:
+  // `limit` is as the shell's ulimit takes it.
+  SubprocessResult RunOn(int num_hosts, const std::string& limit) const {
+    ShellScript("ssh",
+                absl::StrCat("[ \"$1\" = -G ] && exit 0\n"
+                             "touch $OUT/reaching.$$; ls $OUT | grep -c reaching >> $OUT/counts\n"
+                             "rm $OUT/reaching.$$; echo '",
+                             launcher::kRemoteGreeting, "'"));
+    std::string hosts;
+    for (int i = 1; i <= num_hosts; ++i) absl::StrAppend(&hosts, "n", i, " slots=1\n");
+    WriteFile(directory() + "/hosts", hosts);
+    return StartProgram({"/bin/sh", "-c", absl::StrCat("ulimit ", limit, " && exec \"$@\""), "sh",
+                         MusterBinary(), absl::StrCat("--hostfile=", directory(), "/hosts"),
+                         ShellScript("worker", "exit 0")},
+                        {{"PATH", directory() + ":/usr/bin:/bin"}})
+        .Wait();
+  }
+};
+
+TEST_F(ManyHosts, AreReachedAFewAtATimeUnderAnOrdinaryLimitOnOpenFiles) {
+  EXPECT_THAT(RunOn(100, "-Sn 256"), ExitsWith(0));
+  int num_hosts = 0;
+  for (const absl::string_view count : absl::StrSplit(ReadOut("counts"), '\n', absl::SkipEmpty())) {
+    EXPECT_LE(std::stoi(std::string(count)), 64);
+    ++num_hosts;
+  }
+  EXPECT_EQ(num_hosts, 100);
+}
+
+TEST_F(ManyHosts, AreNamedWhereOneCannotBeReachedForWantOfOpenFiles) {
+  const SubprocessResult result = RunOn(100, "-n 64");
+  EXPECT_THAT(result, ExitsWith(4));
+  EXPECT_THAT(result.err,
+              ContainsRegex("cannot start an agent on n[0-9]+: ssh cannot be started here: Too "
+                            "many open files; stopping the others"));
 }
 
 // Hosts that need no ssh: one that would be called on fails the test.

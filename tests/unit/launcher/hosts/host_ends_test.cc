@@ -58,6 +58,15 @@ TEST_F(HostEndsTest, TheOthersOfOneThatFailedAreStoppedAfterAWhile) {
   EXPECT_EQ(ends_.ExitCode(), 2) << "the others ended because the launcher stopped them";
 }
 
+TEST_F(HostEndsTest, AHostThatWasStoppedBeforeItWasReachedIsNotCalledUnreachable) {
+  End(Exit("b", 2));
+  EXPECT_TRUE(Pass(absl::Seconds(10)).stops_others);
+  const HostEnds::Orders orders = End({.host = "c"});
+  EXPECT_FALSE(orders.say || orders.stops_others);
+  End(Exit("a", 143));
+  EXPECT_EQ(ends_.ExitCode(), 2);
+}
+
 TEST_F(HostEndsTest, IsTheWorstOfThoseThatEndedByThemselves) {
   End(Exit("a", 1));
   End(Exit("b", 7));
