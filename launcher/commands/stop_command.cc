@@ -6,13 +6,16 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "asio/executor_work_guard.hpp"
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "launcher/commands/sight.h"
 #include "launcher/line/stop_options.h"
+#include "launcher/sight/observer.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/host_name.h"
 #include "proto/io/user_secret.h"
@@ -24,8 +27,8 @@ namespace {
 absl::StatusOr<rendezvous::GrpcLinkOptions> LinkOf(const StopFlags& flags,
                                                    const Invocation& invocation) {
   rendezvous::GrpcLinkOptions link{
-      .host = flags.endpoint.host,
-      .port = flags.endpoint.port,
+      .host = flags.endpoint->host,
+      .port = flags.endpoint->port,
       .secret = PublicSecret(),
       .tls = flags.tls && flags.authentication ? TlsMode::kOn : TlsMode::kOff,
       .run_id = flags.run_id,
@@ -51,6 +54,10 @@ absl::StatusOr<std::string> Ask(const StopFlags& flags, const Invocation& invoca
   patience.async_wait([&](const asio::error_code& error) {
     if (!error) loop.stop();
   });
+  asio::steady_timer quiet(loop, absl::ToChronoNanoseconds(kQuietWait));
+  quiet.async_wait([&](const asio::error_code& error) {
+    if (!error) SayWait(ToString(*flags.endpoint), flags.patience);
+  });
   rendezvous::GrpcLink link(loop, std::move(options));
   link.Ask(flags.request, [&](StopAnswer given) {
     answer = std::move(given);
@@ -64,7 +71,7 @@ absl::StatusOr<std::string> Ask(const StopFlags& flags, const Invocation& invoca
   }});
   loop.run();
   if (!answer) {
-    return absl::UnavailableError(absl::StrCat("the rendezvous at ", ToString(flags.endpoint),
+    return absl::UnavailableError(absl::StrCat("the rendezvous at ", ToString(*flags.endpoint),
                                                " did not answer within ",
                                                absl::FormatDuration(flags.patience), ": ", detail));
   }
@@ -72,10 +79,25 @@ absl::StatusOr<std::string> Ask(const StopFlags& flags, const Invocation& invoca
   return answer->text;
 }
 
+// A job of this node alone has no rendezvous that could be asked.
+absl::Status NoEndpoint(const std::string& program, const Invocation& invocation) {
+  std::vector<std::string> ways;
+  for (const JobHere& job : FindJobsHere(invocation.environment)) {
+    if (!job.page.ok() || job.page->nodes.max != 1) continue;
+    ways.push_back(absl::StrCat("`kill ", job.pid, "` (job ", job.page->job, ")"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--rdzv_endpoint is missing: give the job's, as in `", program,
+      " --rdzv_endpoint=node1:29400`, or set ", kEndpointVariable,
+      ways.empty() ? "" : "; a job of this node alone is ended by SIGTERM to its muster: ",
+      absl::StrJoin(ways, ", ")));
+}
+
 int RunStopCommand(StopCommandKind kind, const char* program, const Invocation& invocation) {
   return RunParsed<StopFlags>(
       program, ParseStopFlags(kind, invocation.args, invocation.environment),
       [&](const StopFlags& flags) -> absl::StatusOr<int> {
+        if (!flags.endpoint) return NoEndpoint(program, invocation);
         MUSTER_ASSIGN_OR_RETURN(const std::string answer, Ask(flags, invocation));
         return PrintText(answer + "\n", 0);
       });

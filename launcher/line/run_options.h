@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/time/time.h"
 #include "launcher/line/flag_values.h"
 #include "launcher/line/flags.h"
 #include "launcher/line/rendezvous_conf.h"
@@ -34,6 +35,10 @@ struct RunChoices {
 // `choices`.
 command_line::Grammar RunGrammar(RunChoices& choices);
 
+// The variable that tells commands which speak to a job where it is, unless options do.
+inline constexpr char kEndpointVariable[] = "MUSTER_ENDPOINT";
+// How long they try to reach the rendezvous, unless they are told.
+inline constexpr absl::Duration kReachPatience = absl::Seconds(10);
 // Whether an option of `muster run` says which job, and how it is reached: those that the commands
 // take which speak to a job.
 bool FindsTheJob(const std::string& option);

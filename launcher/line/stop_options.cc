@@ -14,10 +14,11 @@ namespace {
 using command_line::Into;
 
 constexpr char kStopUsage[] =
-    "usage: muster stop [options]\n"
+    "usage: muster stop [options] [JOB]\n"
     "\n"
     "Ends a job with exit code 0. Ranks of programs that ask whether to stop leave after the same\n"
-    "step; other programs are signalled after the job's --shutdown_timeout.\n";
+    "step; other programs are signalled after the job's --shutdown_timeout. JOB is the job's id\n"
+    "(--rdzv_id).\n";
 constexpr char kDrainUsage[] =
     "usage: muster drain [options] NODE\n"
     "\n"
@@ -28,10 +29,11 @@ command_line::Grammar GrammarOf(StopCommandKind kind, RunChoices& choices, StopF
   const bool is_drain = kind == StopCommandKind::kDrain;
   command_line::Grammar grammar{.program = is_drain ? "muster drain" : "muster stop",
                                 .usage = is_drain ? kDrainUsage : kStopUsage,
-                                .ends_at_script = is_drain};
+                                .has_words = true};
   for (command_line::Option& option : RunGrammar(choices).options) {
     if (!FindsTheJob(option.name)) continue;
     option.group = "The job";
+    if (option.name == "rdzv_endpoint") option.variables.push_back(kEndpointVariable);
     grammar.options.push_back(std::move(option));
   }
   grammar.options.push_back({.name = "reason",
@@ -53,29 +55,24 @@ command_line::Grammar GrammarOf(StopCommandKind kind, RunChoices& choices, StopF
   return grammar;
 }
 
-absl::Status TakeNode(const command_line::CommandLine& line, StopRequest& request) {
-  if (line.script.empty() || line.script.front().empty()) {
+// The node of `drain`, or the job of `stop`.
+absl::Status TakeWord(StopCommandKind kind, const std::vector<std::string>& words,
+                      StopFlags& flags) {
+  const bool is_drain = kind == StopCommandKind::kDrain;
+  if (words.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", words[1], "' is one argument too many: one ", is_drain ? "node" : "job",
+                     is_drain ? " is drained at a time" : " is stopped at a time"));
+  }
+  const std::string word = words.empty() ? "" : words.front();
+  if (is_drain && word.empty()) {
     return absl::InvalidArgumentError("no node was given; usage: muster drain [options] NODE");
   }
-  if (line.script.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", line.script[1],
-                     "' is one argument too many: options go in front of the node, "
-                     "and one node is drained at a time"));
+  if (is_drain) {
+    flags.request.node = word;
+  } else if (!word.empty()) {
+    flags.run_id = word;
   }
-  request.node = line.script.front();
-  return absl::OkStatus();
-}
-
-absl::Status TakeEndpoint(const RunChoices& choices, const std::string& program, StopFlags& flags) {
-  const std::optional<Endpoint> endpoint = EndpointOfJob(choices);
-  if (!endpoint) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--rdzv_endpoint is missing: give the job's, as in `", program,
-        " --rdzv_endpoint=node1:29400 --rdzv_id=ID` (a job on one node that has none is "
-        "stopped by SIGTERM to its muster)"));
-  }
-  flags.endpoint = *endpoint;
   return absl::OkStatus();
 }
 
@@ -90,9 +87,9 @@ absl::StatusOr<std::variant<StopFlags, PrintAndExit>> ParseStopFlags(
                           command_line::Split(grammar, args, environment));
   if (!line.print.empty()) return PrintAndExit{std::move(line.print)};
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
-  if (kind == StopCommandKind::kDrain) MUSTER_RETURN_IF_ERROR(TakeNode(line, flags.request));
-  MUSTER_RETURN_IF_ERROR(TakeEndpoint(choices, grammar.program, flags));
   flags.run_id = choices.spec.run_id;
+  MUSTER_RETURN_IF_ERROR(TakeWord(kind, line.script, flags));
+  flags.endpoint = EndpointOfJob(choices);
   flags.tls = choices.spec.tls;
   flags.authentication = choices.spec.authentication;
   flags.warnings = std::move(line.warnings);

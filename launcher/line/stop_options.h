@@ -3,6 +3,7 @@
 // Threads: pure.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "launcher/line/flags.h"
+#include "launcher/line/run_options.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/environment.h"
 #include "proto/base/stop_request.h"
@@ -18,17 +20,18 @@ namespace muster::launcher {
 
 struct StopFlags {
   StopRequest request;
-  Endpoint endpoint;  // with a port
+  std::optional<Endpoint> endpoint;  // with a port; none was given
   std::string run_id;
   bool tls = true;
   bool authentication = true;
-  absl::Duration patience = absl::Seconds(30);  // for the server to answer
+  absl::Duration patience = kReachPatience;  // for the server to answer
   std::vector<std::string> warnings;
 };
 
 enum class StopCommandKind { kStop, kDrain };
 
-// The options by which a job is found are those of `muster run`, with their variables.
+// The options by which a job is found are those of `muster run`, with their variables. `stop` takes
+// the job's id as a word too, as `muster status` does; options may follow words.
 //
 // Errors: kInvalidArgument: one sentence that names the option.
 absl::StatusOr<std::variant<StopFlags, PrintAndExit>> ParseStopFlags(

@@ -24,6 +24,7 @@
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/host_name.h"
+#include "proto/io/log.h"
 #include "proto/io/unique_fd.h"
 #include "proto/io/user_secret.h"
 #include "rendezvous/client/grpc_link.h"
@@ -58,6 +59,12 @@ absl::StatusOr<UniqueFd> ConnectTo(const std::string& path) {
     return Failed("connect to", path);
   }
   return fd;
+}
+
+pid_t PidBehind(const UniqueFd& fd) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  return ::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 ? peer.pid : 0;
 }
 
 class SocketObserver final : public Observer {
@@ -136,10 +143,16 @@ class NetworkObserver final : public Observer {
 
   absl::StatusOr<InquiryAnswer> Ask(Inquiry inquiry, absl::Duration patience) override {
     const MonoTime up_by = MonoNow() + patience_;
+    const MonoTime quiet_until = has_said_wait_ ? up_by : Min(up_by, MonoNow() + kQuietWait);
     answer_.reset();
     while (!is_up_) {
       if (!fatal_.ok()) return fatal_;
-      if (!RunUntil(up_by)) return Silence("cannot be reached", patience_);
+      if (RunUntil(has_said_wait_ ? up_by : quiet_until)) continue;
+      if (quiet_until == up_by || MonoNow() >= up_by) {
+        return Silence("cannot be reached", patience_);
+      }
+      has_said_wait_ = true;
+      SayWait(endpoint_, patience_);
     }
     const MonoTime deadline = MonoNow() + patience;
     inquiry.id = ++next_id_;
@@ -185,6 +198,7 @@ class NetworkObserver final : public Observer {
   asio::io_context loop_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   bool is_up_ = false;
+  bool has_said_wait_ = false;
   std::string detail_;
   absl::Status fatal_;
   std::optional<InquiryAnswer> answer_;
@@ -257,13 +271,20 @@ absl::StatusOr<JobHere> ChooseJob(const std::string& name, const EnvironmentMap&
 
 }  // namespace
 
+void SayWait(const std::string& endpoint, absl::Duration patience) {
+  log::Write(log::Level::kInfo, "waiting",
+             absl::StrCat("waiting for the rendezvous at ", endpoint, " to answer (up to ",
+                          absl::FormatDuration(patience), ", --timeout)"));
+}
+
 std::vector<JobHere> FindJobsHere(const EnvironmentMap& environment) {
   std::vector<JobHere> jobs;
   for (const std::string& socket : SocketsHere(environment)) {
     absl::StatusOr<UniqueFd> fd = ConnectTo(socket);
     if (!fd.ok()) continue;  // what its agent has left behind, or a job that ends
+    const pid_t pid = PidBehind(*fd);
     SocketObserver observer(socket, *std::move(fd));
-    JobHere job{.socket = socket, .page = AskPage(observer)};
+    JobHere job{.socket = socket, .pid = pid, .page = AskPage(observer)};
     if (!job.page.ok() || !IsKnown(jobs, job.page->job)) jobs.push_back(std::move(job));
   }
   return jobs;

@@ -2,6 +2,8 @@
 // over the network to the rendezvous, as an observer.
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,9 +31,15 @@ class Observer {
 // A job with an agent on this node.
 struct JobHere {
   std::string socket;
+  pid_t pid = 0;  // of its agent
   // Its status; of an agent that does not answer `error` says so.
   absl::StatusOr<status::StatusPage> page = absl::UnknownError("");
 };
+
+// The wait for a rendezvous after which a person is told of it.
+inline constexpr absl::Duration kQuietWait = absl::Seconds(1);
+// Tells a person on stderr.
+void SayWait(const std::string& endpoint, absl::Duration patience);
 
 // The jobs of this user, each once, by their names.
 std::vector<JobHere> FindJobsHere(const EnvironmentMap& environment);

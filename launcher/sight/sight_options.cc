@@ -119,7 +119,7 @@ command_line::Grammar GrammarOf(SightKind kind, RunChoices& choices, SightFlags&
   for (command_line::Option& option : RunGrammar(choices).options) {
     if (!FindsTheJob(option.name)) continue;
     option.group = "The job";
-    if (option.name == "rdzv_endpoint") option.variables.push_back("MUSTER_ENDPOINT");
+    if (option.name == "rdzv_endpoint") option.variables.push_back(kEndpointVariable);
     grammar.options.push_back(std::move(option));
   }
   grammar.options.push_back({.name = "timeout",

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "launcher/line/flags.h"
+#include "launcher/line/run_options.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/environment.h"
 
@@ -26,7 +27,7 @@ struct SightWay {
   std::optional<Endpoint> endpoint;  // with a port; none: by the sockets of this node's agents
   bool tls = true;
   bool authentication = true;
-  absl::Duration patience = absl::Seconds(10);  // for the rendezvous to be reached
+  absl::Duration patience = kReachPatience;  // for the rendezvous to be reached
 };
 
 // Options of `muster logs` alone.

@@ -199,6 +199,20 @@ TEST_F(StopRequests, NowSignalsThemAtOnce) {
   for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(kLong), ExitsWith(0));
 }
 
+TEST_F(StopRequests, AJobOfOneNodeIsNamedWithWhatEndsIt) {
+  Subprocess job = Start({"run", "--rdzv_id=here", ShellScript("train.sh", "exec sleep 1000")});
+  const std::string way = absl::StrCat("`kill ", job.pid(), "` (job here)");
+  SubprocessResult asked;
+  EXPECT_TRUE(WaitUntil([&] {
+    asked = Run({"stop", "here"});
+    return asked.err.find(way) != std::string::npos;
+  })) << ToString(asked);
+  EXPECT_THAT(asked, ExitsWith(2));
+  EXPECT_THAT(asked.err, HasSubstr("--rdzv_endpoint is missing"));
+  job.Signal(SIGTERM);
+  EXPECT_THAT(job.Wait(), ExitsWith(143));
+}
+
 TEST_F(StopRequests, WhatCannotBeDoneIsSaidAndChangesNothing) {
   const SubprocessResult nobody = Ask({"stop"}, {"--timeout=1"});
   EXPECT_THAT(nobody, ExitsWith(1));

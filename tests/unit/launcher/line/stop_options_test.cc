@@ -26,7 +26,7 @@ std::string Refused(StopCommandKind kind, const std::vector<std::string>& args) 
 TEST(StopOptions, FindTheJobByTheOptionsOfRun) {
   const StopFlags flags =
       Parsed(kStop, {"--rdzv-endpoint=node1:4000", "--rdzv_id", "j7", "--tls=off"});
-  EXPECT_EQ(ToString(flags.endpoint), "node1:4000");
+  EXPECT_EQ(ToString(flags.endpoint.value()), "node1:4000");
   EXPECT_EQ(flags.run_id, "j7");
   EXPECT_FALSE(flags.tls);
   EXPECT_TRUE(flags.authentication);
@@ -35,13 +35,14 @@ TEST(StopOptions, FindTheJobByTheOptionsOfRun) {
 TEST(StopOptions, FindTheJobByTheVariablesOfRun) {
   const StopFlags flags =
       Parsed(kStop, {}, {{"PET_RDZV_ENDPOINT", "node1"}, {"PET_RDZV_ID", "j7"}});
-  EXPECT_EQ(ToString(flags.endpoint), "node1:29400");
+  EXPECT_EQ(ToString(flags.endpoint.value()), "node1:29400");
   EXPECT_EQ(flags.run_id, "j7");
 }
 
 TEST(StopOptions, TakeAMasterForTheEndpoint) {
-  EXPECT_EQ(ToString(Parsed(kStop, {"--master_addr=node1", "--master_port=29500"}).endpoint),
-            "node1:29500");
+  EXPECT_EQ(
+      ToString(Parsed(kStop, {"--master_addr=node1", "--master_port=29500"}).endpoint.value()),
+      "node1:29500");
 }
 
 TEST(StopOptions, SayWhatIsAskedFor) {
@@ -51,14 +52,25 @@ TEST(StopOptions, SayWhatIsAskedFor) {
   EXPECT_EQ(flags.patience, absl::Seconds(5));
 }
 
-TEST(StopOptions, OfDrainEndAtTheNode) {
+TEST(StopOptions, OfDrainMayFollowTheNode) {
   EXPECT_EQ(Parsed(kDrain, {"--rdzv_endpoint=a:1", "node2"}).request,
             (StopRequest{"node2", "", false}));
+  EXPECT_EQ(Parsed(kDrain, {"node2", "--now", "--rdzv_endpoint=a:1"}).request,
+            (StopRequest{"node2", "", true}));
 }
 
-TEST(StopOptions, NeedAPlace) {
-  EXPECT_THAT(Refused(kStop, {}), HasSubstr("--rdzv_endpoint is missing"));
+// `muster status` finds a job so.
+TEST(StopOptions, TakeTheJobAsAWord) {
+  const StopFlags flags = Parsed(kStop, {"j7", "--reason=x"}, {{"MUSTER_ENDPOINT", "node1:4000"}});
+  EXPECT_EQ(flags.run_id, "j7");
+  EXPECT_EQ(ToString(flags.endpoint.value()), "node1:4000");
+  EXPECT_EQ(flags.patience, absl::Seconds(10));
+  EXPECT_EQ(Parsed(kStop, {"--rdzv_endpoint=a:1", "--rdzv_id=j8"}).run_id, "j8");
+  EXPECT_THAT(Refused(kStop, {"--rdzv_endpoint=a:1", "j7", "j8"}),
+              HasSubstr("'j8' is one argument too many"));
 }
+
+TEST(StopOptions, MayLeaveThePlaceOut) { EXPECT_FALSE(Parsed(kStop, {"j7"}).endpoint); }
 
 TEST(StopOptions, OfDrainNeedOneNode) {
   EXPECT_THAT(Refused(kDrain, {"--rdzv_endpoint=a:1"}), HasSubstr("no node was given"));
