@@ -178,6 +178,13 @@ void RendezvousCore::EndRound(StopCause cause, std::string reason, bool peer_los
     if (state_.succeeded.contains(node)) state_.in_round.erase(node);
   }
   Enter(JobPhase::kForming, turn);
+  // The loss of a node has been noted in the same turn.
+  const bool is_said =
+      std::any_of(turn.effects.begin(), turn.effects.end(), [&](const Effect& effect) {
+        const auto* said = std::get_if<Announce>(&effect);
+        return said != nullptr && said->reason == reason;
+      });
+  if (is_said) reason = absl::StrCat("round ", ToString(state_.round), " ends without it");
   Note("round_stopped", std::move(reason), turn);
 }
 

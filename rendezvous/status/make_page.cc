@@ -42,11 +42,16 @@ HealthOfJob HealthOfRunning(const JobState& state, const JobProgress* progress, 
   for (const Incarnation member : state.members) {
     const auto node = state.nodes.find(member);
     if (node == state.nodes.end() || node->second.connected) continue;
-    return {.state = kWaiting,
-            .text = absl::StrCat(node->second.report.node.name, " has lost its connection; it has ",
-                                 absl::FormatDuration(absl::Ceil(node->second.lease_expires - now,
-                                                                 absl::Seconds(1))),
-                                 " to come back")};
+    // Its lease is not ended while nobody else is heard of either.
+    const absl::Duration left = node->second.lease_expires - now;
+    return {
+        .state = kWaiting,
+        .text = absl::StrCat(
+            node->second.report.node.name, " has lost its connection; ",
+            left > absl::ZeroDuration()
+                ? absl::StrCat("it has ", absl::FormatDuration(absl::Ceil(left, absl::Seconds(1))),
+                               " to come back")
+                : "its lease has run out")};
   }
   return {.state = kHealthy, .for_seconds = Since(state.running_since, now)};
 }
@@ -129,6 +134,13 @@ NodeOfJob MemberOf(const JobState& state, Incarnation member, MonoTime now) {
   return out;
 }
 
+// A node that was drained stays known as such after it has left.
+int NumDraining(const JobState& state) {
+  return static_cast<int>(
+      std::count_if(state.drained.begin(), state.drained.end(),
+                    [&](const auto& entry) { return state.nodes.contains(entry.first); }));
+}
+
 NodeOfJob WaitingNode(const JobState& state, Incarnation agent, std::string what, MonoTime now) {
   const rendezvous::NodeState& node = state.nodes.at(agent);
   return {.name = node.report.node.name,
@@ -200,7 +212,7 @@ StatusPage MakeStatusPage(const std::string& run_id, const JobState& state,
   }
   page.nodes = {.joined = static_cast<int>(state.joined.size()),
                 .held_back = static_cast<int>(state.held_back.size()),
-                .draining = static_cast<int>(state.drained.size()),
+                .draining = NumDraining(state),
                 .lost = static_cast<int>(state.lost.size())};
   if (state.settings.has_value()) {
     page.nodes.min = state.settings->min_nodes;

@@ -111,6 +111,24 @@ TEST(MakeStatusPage, NamesANodeThatHasLostItsConnection) {
   EXPECT_EQ(page.members[1].state, "away");
 }
 
+TEST(MakeStatusPage, GivesANodeNoTimeBelowZeroToComeBack) {
+  CoreUnderTest job(Settings(2, 2));
+  job.RunWith(2);
+  job.Step(rendezvous::AgentDisconnected{Incarnation(2)});
+  job.now = job.now + absl::Seconds(10);  // what comes next may be another node's message
+  EXPECT_EQ(PageOf(job).health.text, "node2 has lost its connection; its lease has run out");
+}
+
+TEST(MakeStatusPage, CountsADrainedNodeUntilItHasLeft) {
+  CoreUnderTest job(Settings(1, 2));
+  job.RunWith(2);
+  job.Step(rendezvous::StopRequested{Incarnation(77), {.node = "node2"}});
+  EXPECT_EQ(PageOf(job).nodes.draining, 1);
+  job.Advance(10, {1});
+  ASSERT_FALSE(job.state().nodes.contains(Incarnation(2)));
+  EXPECT_EQ(PageOf(job).nodes.draining, 0);
+}
+
 TEST(MakeStatusPage, NamesTheSlowestRankAndItsLag) {
   CoreUnderTest job(Settings(2, 2));
   job.RunWith(2);
