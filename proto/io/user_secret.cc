@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kMaxSecretFileBytes = 4096;
 
 absl::Status ErrnoStatus(absl::string_view what, const std::string& path, int error) {
-  return absl::UnavailableError(
+  return absl::InvalidArgumentError(
       absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error),
                    "; set MUSTER_TOKEN_FILE to a file that only you can read"));
 }

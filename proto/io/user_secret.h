@@ -33,9 +33,9 @@ struct UserSecret {
 // in hexadecimal) if there is none; of several processes that do so at once all get the same
 // secret.
 //
-// Errors: kInvalidArgument: too short, or no source given. kPermissionDenied: the file belongs to
-//         somebody else, or others may read it; the message has the command to run. kNotFound:
-//         `token_file` does not exist. kUnavailable: it cannot be read or made.
+// Errors: kInvalidArgument: too short, no source given, or it cannot be read or made.
+//         kPermissionDenied: the file belongs to somebody else, or others may read it; the message
+//         has the command to run. kNotFound: `token_file` does not exist.
 absl::StatusOr<UserSecret> LoadUserSecret(const SecretSources& sources);
 
 // The public secret: authentication is off (--auth=none), and anyone who reaches the port is let

@@ -148,8 +148,10 @@ TEST_F(UserSecretTest, IsRefusedWhenTheFileIsADirectoryOrAPipe) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(UserSecretTest, NeedsAHome) {
+TEST_F(UserSecretTest, NeedsAHomeThatCanBeWritten) {
   EXPECT_EQ(LoadUserSecret({}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(LoadUserSecret({.home = "/proc/self"}).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace
