@@ -18,12 +18,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/unique_fd.h"
 #include "worker_runtime/checkpoint/durable_file.h"
 #include "worker_runtime/checkpoint/publish.h"
 #include "worker_runtime/checkpoint/training_json.h"
+#include "worker_runtime/checkpoint/writer_name.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -88,7 +90,13 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& directory) {
   return names;
 }
 
-bool IsOldLeftover(const std::string& directory, const std::string& name) {
+// The writer in ".step_00000100.<writer>.<random>"; empty in another name.
+absl::string_view WriterOf(absl::string_view name) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
+  return parts.size() == 4 ? parts[2] : absl::string_view();
+}
+
+bool IsLeftover(const std::string& directory, const std::string& name) {
   if (!absl::StartsWith(name, ".step_")) return false;
   // The only copy of a step, perhaps.
   if (const auto aside = ParseName(name);
@@ -97,18 +105,18 @@ bool IsOldLeftover(const std::string& directory, const std::string& name) {
   }
   struct stat info = {};
   const std::string path = absl::StrCat(directory, "/", name);
-  return lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
-         time(nullptr) - info.st_mtime > kLeftoverSeconds;
+  if (lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) return false;
+  return time(nullptr) - info.st_mtime > kLeftoverSeconds || HasWriterEnded(WriterOf(name));
 }
 
 // Removes what killed writers left. Nobody writes one checkpoint for a day; younger files may be
 // those of another process, perhaps on another node.
-void RemoveOldLeftovers(const std::string& directory) {
+void RemoveLeftovers(const std::string& directory) {
   const auto names = NamesIn(directory);
   if (!names.ok()) return;
   for (const std::string& name : *names) {
     std::error_code ignored;  // the checkpoint itself is in place
-    if (IsOldLeftover(directory, name)) {
+    if (IsLeftover(directory, name)) {
       std::filesystem::remove_all(absl::StrCat(directory, "/", name), ignored);
     }
   }
@@ -263,7 +271,8 @@ absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
   MUSTER_RETURN_IF_ERROR(CreateDirectories(directory));
   const std::string place = absl::StrCat(directory, "/", NameOf(state.step));
   MUSTER_RETURN_IF_ERROR(CheckPlace(place));
-  const std::string hidden = absl::StrCat(directory, "/.", NameOf(state.step), ".", RandomSuffix());
+  const std::string hidden =
+      absl::StrCat(directory, "/.", NameOf(state.step), ".", WriterName(), ".", RandomSuffix());
   if (mkdir(hidden.c_str(), 0777) != 0) {
     return FileError(errno, absl::StrCat("cannot save a checkpoint in ", directory));
   }
@@ -276,7 +285,7 @@ absl::StatusOr<std::string> WriteWholeCheckpoint(const std::string& directory,
     std::filesystem::remove_all(hidden, ignored);
     return status;
   }
-  RemoveOldLeftovers(directory);
+  RemoveLeftovers(directory);
   return place;
 }
 

@@ -5,11 +5,12 @@
 //                     training.json           format, step, plan, counters, caller's metadata,
 //                                             checksums of the arrays and of itself
 //
-// Written as DIR/.step_00000100.<random>, synced, then renamed: a directory without a leading dot
-// is complete. A checkpoint of the same step is replaced in one step (renameat2); where the file
-// system cannot, the old one is .step_00000100.replaced.<random> for a moment, and found there if
-// the writer is killed in it. Hidden directories of killed writers are removed by the first save a
-// day later: a younger one may belong to a writer on another node.
+// Written as DIR/.step_00000100.<writer>.<random>, synced, then renamed: a directory without a
+// leading dot is complete. A checkpoint of the same step is replaced in one step (renameat2); where
+// the file system cannot, the old one is .step_00000100.replaced.<random> for a moment, and found
+// there if the writer is killed in it. Hidden directories of killed writers are removed by the next
+// save on that machine, in that container, else by the first a day later: a younger one may belong
+// to a writer on another node.
 #pragma once
 
 #include <compare>

@@ -5,8 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <ctime>
 #include <filesystem>
@@ -18,6 +20,7 @@
 #include "tests/unit/worker_runtime/checkpoint/memory_directory.h"
 #include "worker_runtime/checkpoint/publish.h"
 #include "worker_runtime/checkpoint/training_json.h"
+#include "worker_runtime/checkpoint/writer_name.h"
 
 namespace muster::checkpoint {
 namespace {
@@ -231,6 +234,40 @@ TEST(WriteWholeCheckpoint, RemovesWhatAKilledWriterLeftADayAgo) {
   EXPECT_FALSE(FileExists(directory.File(".step_00000003.00000000000000aa")));
   EXPECT_TRUE(FileExists(directory.File(".step_00000003.00000000000000bb")));  // perhaps alive
   EXPECT_TRUE(FileExists(directory.File(".cache")));                           // not ours
+}
+
+// The name that a process of this machine had which has ended.
+std::string NameOfEndedWriter() {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::string name = WriterName();
+    _exit(write(ends[1], name.data(), name.size()) < 0);
+  }
+  close(ends[1]);
+  char name[256];
+  const ssize_t length = read(ends[0], name, sizeof(name));
+  close(ends[0]);
+  waitpid(child, nullptr, 0);
+  return std::string(name, static_cast<size_t>(std::max<ssize_t>(length, 0)));
+}
+
+TEST(WriteWholeCheckpoint, RemovesAtOnceWhatAWriterLeftThatWasKilledOnThisMachine) {
+  const MemoryDirectory directory;
+  const std::string killed = ".step_00000003." + NameOfEndedWriter() + ".00000000000000aa";
+  const std::string alive = ".step_00000003." + WriterName() + ".00000000000000bb";
+  const std::string elsewhere = ".step_00000003.0123abcd-4026531836-1-7.00000000000000cc";
+  for (const std::string& name : {killed, alive, elsewhere}) {
+    fs::create_directory(directory.File(name));
+    WriteFile(directory.File(name + "/model.safetensors"), "half");
+  }
+
+  ASSERT_THAT(Save(directory.path(), 4), IsOk());
+
+  EXPECT_FALSE(FileExists(directory.File(killed)));
+  EXPECT_TRUE(FileExists(directory.File(alive)));
+  EXPECT_TRUE(FileExists(directory.File(elsewhere)));
 }
 
 TEST(WriteWholeCheckpoint, KeepsTheOnlyCopyOfAStepThatAKilledWriterPutAside) {
