@@ -120,8 +120,9 @@ void WorkerExits::WarnOfSilentEnd(LocalRank worker) {
   log::Write(log::Level::kWarning, "exit_without_goodbye",
              absl::StrCat("rank ", parts_.roster.assignment().first_rank.value() + worker.value(),
                           " (local rank ", worker.value(),
-                          ") exited with code 0 before its program had finished ",
-                          "(it did not call Runtime::Finish); the other ranks may wait for it"),
+                          ") exited with code 0 before its program had finished; the other ranks "
+                          "may wait for it. A program in C++ finishes with Runtime::Finish, one in "
+                          "Python once its exit handlers run, which os._exit leaves out"),
              {{"run", parts_.options.spec.run_id},
               {"round", ToString(parts_.roster.assignment().round)},
               {"node", parts_.options.node.name}});

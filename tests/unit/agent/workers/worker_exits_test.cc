@@ -49,7 +49,7 @@ class Exits : public LogPumpTest {
   int64_t NumWarnings() {
     base::MutexLock lock(mu_);
     return std::count_if(logged_.begin(), logged_.end(), [](const std::string& line) {
-      return absl::StrContains(line, "did not call Runtime::Finish");
+      return absl::StrContains(line, "exited with code 0 before its program had finished");
     });
   }
 
