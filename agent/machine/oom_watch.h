@@ -1,5 +1,5 @@
 // Reads how many processes of our control group the kernel has killed for want of memory, so that a
-// SIGKILL that was not ours can be called by its name.
+// SIGKILL that was not ours can be called by its name, and a failure by what its helper died of.
 //
 // cgroup v1 (memory.oom_control) and v2 (memory.events) both say `oom_kill <count>`.
 // Source: kernel documentation, cgroup-v1/memory.rst section 10, cgroup-v2.rst "memory.events".
@@ -34,8 +34,9 @@ class OomWatch {
 
   // How many were killed so far; nothing where the kernel does not tell.
   std::optional<int64_t> Count() const;
-  // Whether any has been killed since the last kill that this told of; at first, since Open.
+  // Whether any has been killed since the last kill that this told of, Forget, or Open.
   bool HasNewKills();
+  void Forget() { told_ = Count(); }
 
  private:
   explicit OomWatch(std::string path) : path_(std::move(path)), told_(Count()) {}

@@ -42,6 +42,7 @@ WorkerExits::WorkerExits(Parts parts)
     : parts_(std::move(parts)), oom_watch_(OomWatch::Open()), kernel_log_(KernelLog::Open()) {}
 
 void WorkerExits::StartRound() {
+  oom_watch_.Forget();
   kernel_log_.Forget();
   left_silently_.clear();
   ended_with_zero_.clear();
@@ -74,7 +75,8 @@ void WorkerExits::OnExited(const WorkerExit& exit) {
   }
   WorkerFailure failure{.exit_code = exit.exit_code, .signal = exit.signal};
   const bool was_ours = absl::c_linear_search(worker.signals, exit.signal);
-  if (exit.signal == SIGKILL && !was_ours) {
+  // A worker that dies otherwise may have lost a helper, such as one that loads data.
+  if (worker.signals.empty() || (exit.signal == SIGKILL && !was_ours)) {
     failure.probably_out_of_memory = oom_watch_.HasNewKills();
   }
   if (exit.signal != 0) {

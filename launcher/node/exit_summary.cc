@@ -1,6 +1,7 @@
 #include "launcher/node/exit_summary.h"
 
 #include <algorithm>
+#include <csignal>
 #include <optional>
 #include <vector>
 
@@ -50,6 +51,12 @@ std::string Name(const WorkerFailure& failure) {
   return absl::StrCat("rank ", ToString(failure.rank), " on ", failure.node_name);
 }
 
+std::string OutOfMemoryInWords(const WorkerFailure& failure) {
+  if (failure.signal == SIGKILL) return "probably killed by the kernel's out-of-memory killer";
+  return "probably memory: the kernel's out-of-memory killer has killed a process of this node, "
+         "such as one that the rank had started";
+}
+
 void AppendEnding(std::string& out, const WorkerFailure& failure) {
   if (failure.start_failed) {
     AppendField(out, "exitcode", absl::StrCat(ExitCodeOf(failure), " (never started)"));
@@ -61,7 +68,7 @@ void AppendEnding(std::string& out, const WorkerFailure& failure) {
     AppendField(out, "signal", absl::StrCat(failure.signal, ", ", SignalInWords(failure.signal)));
   }
   if (failure.probably_out_of_memory) {
-    AppendField(out, "cause", "probably killed by the kernel's out-of-memory killer");
+    AppendField(out, "cause", OutOfMemoryInWords(failure));
   }
 }
 

@@ -86,7 +86,7 @@ struct WorkerFailure {
   int pid = 0;
   int exit_code = 0;  // meaningless if `signal` is not 0
   int signal = 0;
-  // SIGKILL that was not ours while the cgroup's oom_kill counter moved.
+  // The cgroup's oom_kill counter moved: by this worker (SIGKILL), else by another, as its helper.
   bool probably_out_of_memory = false;
   bool start_failed = false;  // the program could not be executed at all
   std::string message;        // the exception, or what is known

@@ -49,11 +49,16 @@ std::string SignalInWords(int signal) {
 
 std::string HowItEnded(const WorkerFailure& failure) {
   if (failure.start_failed) return absl::StrCat("could not be started: ", failure.message);
-  if (failure.probably_out_of_memory) {
+  if (failure.probably_out_of_memory && failure.signal == SIGKILL) {
     return "was killed, probably by the kernel's out-of-memory killer (SIGKILL)";
   }
-  if (failure.signal != 0) return absl::StrCat("was ended by ", SignalName(failure.signal));
-  return absl::StrCat("exited with code ", ExitCodeOf(failure));
+  return absl::StrCat(failure.signal != 0
+                          ? absl::StrCat("was ended by ", SignalName(failure.signal))
+                          : absl::StrCat("exited with code ", ExitCodeOf(failure)),
+                      failure.probably_out_of_memory
+                          ? ", after the kernel's out-of-memory killer had killed a process of its "
+                            "node"
+                          : "");
 }
 
 }  // namespace muster

@@ -37,29 +37,44 @@ class MemoryLimit {
   std::string path_;
 };
 
+constexpr char kTakesAllMemory[] =
+    "memory = bytearray(1200 * 1000 * 1000)\n"
+    "for i in range(0, len(memory), 4096): memory[i] = 1\n";
+
 class OutOfMemory : public JobTest {
  protected:
-  std::string Program() const {
-    return PythonScript("train.py",
-                        "import os, time\n"
-                        "if os.environ['RANK'] == '1':\n"
-                        "    memory = bytearray(1200 * 1000 * 1000)\n"
-                        "    for i in range(0, len(memory), 4096): memory[i] = 1\n"
-                        "time.sleep(1000)\n");
+  // The launcher moves into the group before it starts, so that its workers are counted there.
+  SubprocessResult RunIn(const MemoryLimit& limit, const std::string& program) const {
+    return StartProgram({"/bin/sh", "-c",
+                         absl::StrCat("echo $$ > ", limit.path(), "/cgroup.procs && exec ",
+                                      MusterBinary(), " --nproc_per_node=2 ", program)})
+        .Wait();
   }
 };
 
 TEST_F(OutOfMemory, IsNamedAsTheProbableCauseWhenTheKernelsCounterMoved) {
   const MemoryLimit limit;
   if (limit.path().empty()) GTEST_SKIP() << "no memory cgroup (v1) can be made here";
-  // The launcher moves into the group before it starts, so that its workers are counted there.
-  Subprocess job = StartProgram({"/bin/sh", "-c",
-                                 absl::StrCat("echo $$ > ", limit.path(), "/cgroup.procs && exec ",
-                                              MusterBinary(), " --nproc_per_node=2 ", Program())});
-  const SubprocessResult result = job.Wait();
+  const std::string program = PythonScript("memory.py", kTakesAllMemory);
+  const SubprocessResult result =
+      RunIn(limit, ShellScript("train.sh", absl::StrCat("[ $RANK = 1 ] && exec python3 ", program,
+                                                        "\nexec sleep 1000")));
   EXPECT_THAT(result, ExitsWith(137));
   EXPECT_THAT(result.err, HasSubstr("out-of-memory killer"));
   EXPECT_THAT(result.err, HasSubstr("rank 1"));
+}
+
+// As a loader of data does in a process of its own, whose rank says nothing of memory.
+TEST_F(OutOfMemory, IsNamedAsTheProbableCauseWhereItIsAHelperThatDied) {
+  const MemoryLimit limit;
+  if (limit.path().empty()) GTEST_SKIP() << "no memory cgroup (v1) can be made here";
+  const std::string program = PythonScript("memory.py", kTakesAllMemory);
+  const SubprocessResult result =
+      RunIn(limit,
+            ShellScript("train.sh", absl::StrCat("[ $RANK = 1 ] || exec sleep 1000\npython3 ",
+                                                 program, "\necho DataLoader failed >&2; exit 1")));
+  EXPECT_THAT(result, ExitsWith(1));
+  EXPECT_THAT(result.err, HasSubstr("probably memory: the kernel's out-of-memory killer"));
 }
 
 TEST_F(OutOfMemory, IsNotBlamedForAnotherSigkill) {

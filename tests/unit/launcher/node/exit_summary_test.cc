@@ -82,6 +82,12 @@ TEST(FormatExitSummary, SaysWhenMemoryProbablyRanOut) {
   root.probably_out_of_memory = true;
   EXPECT_THAT(FormatExitSummary(Failed(root), OnNode("node2")),
               HasSubstr("probably killed by the kernel's out-of-memory killer"));
+  root.signal = 0;
+  EXPECT_THAT(FormatExitSummary(Failed(root), OnNode("node2")),
+              HasSubstr("cause     : probably memory: the kernel's out-of-memory killer has killed "
+                        "a process of this node"));
+  EXPECT_THAT(FormatExitSummary(Failed(root), OnNode("node1")),
+              HasSubstr(", after the kernel's out-of-memory killer had killed a process of its"));
 }
 
 TEST(FormatExitSummary, NamesWhoseCallHasEndedTheFirstThatFailed) {
