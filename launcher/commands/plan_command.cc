@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "launcher/commands/long_work.h"
 #include "launcher/commands/plan_schedules.h"
 #include "proto/base/exit_codes.h"
 #include "proto/base/field_error.h"
@@ -32,6 +34,7 @@ namespace muster::launcher {
 namespace {
 
 constexpr int64_t kMaxRanks = int64_t{1} << 20;
+constexpr absl::Duration kQuietPlanning = absl::Seconds(1);
 
 constexpr char kUsage[] =
     "usage: muster plan [options]\n"
@@ -360,9 +363,15 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
 
 int PlanCommand(const Invocation& invocation) {
   std::vector<std::string> warnings;
-  const absl::StatusOr<std::string> text = PlanCommandText(
-      invocation.args, &warnings,
-      {.environment = invocation.environment, .files = plan::ConfigFilesOnDisk(1, 1)});
+  absl::StatusOr<std::string> text;
+  {
+    const LongWork work(kQuietPlanning, [] {
+      std::fputs("muster plan: compiling; models of thousands of layers take minutes\n", stderr);
+    });
+    text = PlanCommandText(
+        invocation.args, &warnings,
+        {.environment = invocation.environment, .files = plan::ConfigFilesOnDisk(1, 1)});
+  }
   for (const std::string& warning : warnings) {
     std::fprintf(stderr, "muster plan: %s\n", warning.c_str());
   }

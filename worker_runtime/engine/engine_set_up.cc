@@ -16,9 +16,6 @@
 namespace muster {
 namespace {
 
-// Above it the ranks trust what was proven for fewer.
-constexpr int kMostProvenRanks = 256;
-
 absl::Status CheckComputesIn(const Device& device, DType dtype) {
   if (device.ComputesIn(dtype)) return absl::OkStatus();
   std::vector<absl::string_view> computes;
@@ -157,7 +154,7 @@ absl::StatusOr<EngineSetUp> SetUpOf(const ParameterStore& store, const Plan& pla
 absl::Status ProvePrograms(const EngineSetUp& set_up, const Plan& plan, int own_rank) {
   const plan::Program own = plan::CompileProgram(set_up.InputOf(plan), own_rank);
   MUSTER_RETURN_IF_ERROR(plan::ProveMemory(own));
-  if (set_up.mesh.size() > kMostProvenRanks) return absl::OkStatus();
+  if (set_up.mesh.size() > plan::kMostProvenRanks) return absl::OkStatus();
   std::vector<plan::Program> programs;
   for (int rank = 0; rank < set_up.mesh.size(); ++rank) {
     programs.push_back(plan::CompileProgram(set_up.InputOf(plan), rank));

@@ -388,6 +388,9 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   AppendStages(input, page);
   const Program program = ProgramOf(input);
   const RankMemory memory = MemoryOf(input, program);
+  if (const std::string text = WhatIsNotProven(program, input.world_size); !text.empty()) {
+    ValueLine(page, "not proven at the start", text);
+  }
   AppendOffload(options, page);
   AppendMemory(input, memory, page);
   AppendGathering(program, page);

@@ -471,6 +471,20 @@ absl::Status CheckReferences(const Program& program) {
   return absl::OkStatus();
 }
 
+std::string WhatIsNotProven(const Program& program, int64_t num_ranks) {
+  std::string text;
+  if (num_ranks > kMostProvenRanks) {
+    text = absl::StrCat("that the ranks agree (there are ", num_ranks, ", and up to ",
+                        kMostProvenRanks, " are compared)");
+  }
+  size_t count = 0;
+  for (const Action& action : program.actions) count += 1 + EntriesOf(action).size();
+  if (count <= kMostCheckedActions) return text;
+  return absl::StrCat(text, text.empty() ? "" : "; ",
+                      "that a rank's actions touch memory in order (it has ", count, ", and up to ",
+                      kMostCheckedActions, " are compared)");
+}
+
 absl::Status ProveMemory(const Program& program) {
   MUSTER_RETURN_IF_ERROR(CheckReferences(program));
   Moments moments(program);

@@ -64,5 +64,11 @@ absl::Status CannotRun(const Text&... text) {
 std::string NameOfAction(const Program& program, size_t action);
 
 inline constexpr int kMostCheckedActions = 8192;
+// A job of more ranks trusts what was proven for fewer.
+inline constexpr int kMostProvenRanks = 256;
+
+// What of M2 and P1-P4 is not shown of a job of `num_ranks` whose largest program is `program`,
+// because of these two bounds, for people. Empty: nothing.
+std::string WhatIsNotProven(const Program& program, int64_t num_ranks);
 
 }  // namespace muster::plan

@@ -44,6 +44,13 @@ TEST(PlanCommand, PlansAKnownModelForSoManyRanks) {
                                  HasSubstr("124,439,808"), HasSubstr("for 8 ranks"))));
 }
 
+TEST(PlanCommand, SaysWhatIsNotProvenOfSoManyRanks) {
+  EXPECT_THAT(PlanCommandText({"--model=gpt2-124m", "--world_size=512"}),
+              IsOkAndHolds(HasSubstr("not proven at the start")));
+  EXPECT_THAT(PlanCommandText({"--model=gpt2-124m", "--world_size=256"}),
+              IsOkAndHolds(Not(HasSubstr("not proven"))));
+}
+
 TEST(PlanCommand, TellsAGpusMemoryInEveryTypeThatItComputesIn) {
   for (const std::string dtype : {"f32", "bf16", "f16"}) {
     EXPECT_THAT(

@@ -314,6 +314,14 @@ TEST(ProvePrograms, HoldsWhereBucketsOfGradientsAreSmallerThanUnits) {
 
 // --- what is found ------------------------------------------------------------------------------
 
+TEST(WhatIsNotProven, NamesTheBoundThatAJobIsBeyond) {
+  Program program;
+  EXPECT_EQ(WhatIsNotProven(program, kMostProvenRanks), "");
+  EXPECT_THAT(WhatIsNotProven(program, 512), HasSubstr("there are 512, and up to 256"));
+  program.actions.resize(kMostCheckedActions + 1);
+  EXPECT_THAT(WhatIsNotProven(program, 1), HasSubstr("it has 8193, and up to 8192"));
+}
+
 TEST(ProvePrograms, FindsAWaitThatWasDropped) {
   std::vector<Program> programs = Job({.replicas = 2}, {}).Programs();
   Action& norm = programs[1].actions[Find(programs[1], ActionKind::kNorm)];
