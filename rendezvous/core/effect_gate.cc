@@ -39,6 +39,11 @@ std::vector<JobTable::JobEffect> EffectGate::OnDurable(uint64_t ticket) {
   return leaving;
 }
 
+bool EffectGate::Holds(const JobKey& job) const {
+  return std::any_of(held_.begin(), held_.end(),
+                     [&](const Held& held) { return held.effect.job == job; });
+}
+
 void EffectGate::Prune() {
   absl::btree_set<std::pair<JobKey, Incarnation>> told;
   std::deque<Held> kept;

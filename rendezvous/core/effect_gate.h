@@ -35,6 +35,10 @@ class EffectGate {
   std::vector<JobTable::JobEffect> OnDurable(uint64_t ticket);
 
   size_t num_held() const { return held_.size(); }
+  // Whether something that was decided for `job` has not left.
+  bool Holds(const JobKey& job) const;
+  // Whether the server's own term is durable.
+  bool is_term_durable() const { return durable_ > 0; }
 
  private:
   struct Held {

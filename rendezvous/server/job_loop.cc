@@ -12,19 +12,28 @@ namespace {
 
 // While there are jobs the loop wakes this often, to tell a stall from having had nothing to do.
 constexpr absl::Duration kStallWatch = absl::Milliseconds(500);
+// A disk may take as long for a transaction before anybody is told of it.
+constexpr absl::Duration kSlowCommit = absl::Seconds(1);
 
 }  // namespace
 
 JobLoop::JobLoop(asio::io_context& loop, JobTableOptions options, AnnounceSink announce,
                  std::unique_ptr<RecordKeeper> keeper)
     : mailbox_(loop),
+      term_(options.term),
       lease_(options.lease),
       table_(std::move(options)),
       announce_(std::move(announce)),
       keeper_(std::move(keeper)),
       timer_(loop) {
   if (keeper_ != nullptr) {
-    keeper_->Open([this](uint64_t ticket) { Leave(gate_.OnDurable(ticket)); });
+    keeper_->Open({.on_durable =
+                       [this](uint64_t ticket) {
+                         Leave(gate_.OnDurable(ticket));
+                         held_since_.reset();
+                         if (gate_.num_held() > 0) held_since_ = MonoNow();
+                       },
+                   .on_trouble = [this](std::string why) { trouble_ = std::move(why); }});
     keeper_->Keep({}, gate_.Hold());
   }
 }
@@ -49,6 +58,29 @@ void JobLoop::Detach(const AgentKey& key, Attendee* attendee) {
 
 void JobLoop::OnReport(const AgentKey& key, const AgentReport& report) {
   Perform(table_.OnReport(key.job, key.agent, report, Now()));
+  TellNewcomer(key, report);
+}
+
+std::string JobLoop::WhatTheyWaitFor(const JobKey& job) {
+  if (!held_since_ || !gate_.Holds(job)) return "";
+  const absl::Duration held = MonoNow() - *held_since_;
+  if (!trouble_.empty()) return absl::StrCat("the rendezvous cannot write its state: ", trouble_);
+  if (held < kSlowCommit) return "";
+  return absl::StrCat("the rendezvous has waited ",
+                      absl::FormatDuration(absl::Trunc(held, absl::Seconds(1))),
+                      " for the disk that it writes its state to");
+}
+
+// Its answer is held back. What it is told instead has a revision that any answer goes beyond.
+void JobLoop::TellNewcomer(const AgentKey& key, const AgentReport& report) {
+  if (report.phase != AgentPhase::kJoining || report.round != kNoRound) return;
+  if (!gate_.is_term_durable()) return;
+  const std::string why = WhatTheyWaitFor(key.job);
+  if (why.empty()) return;
+  Deliver(key, Directive{.term = term_,
+                         .instance = report.instance,
+                         .body = Refuse{absl::UnavailableError(
+                             absl::StrCat("waiting: ", why, "; no round begins before it can"))}});
 }
 
 void JobLoop::OnStoreRequest(const AgentKey& key, const StoreRequest& request) {
@@ -75,6 +107,7 @@ void JobLoop::OnHostLeaving(const Departure& departure, const std::string& host_
 void JobLoop::Perform(std::vector<JobTable::JobEffect> effects) {
   EffectGate::Passed passed = gate_.Push(std::move(effects));
   if (!passed.to_write.empty()) Keep(passed.to_write, passed.ticket);
+  if (gate_.num_held() > 0 && !held_since_) held_since_ = MonoNow();
   Leave(passed.leaving);
   ArmTimerOnLoop();
 }
@@ -175,8 +208,14 @@ std::vector<status::StatusPage> JobLoop::PagesOf(const std::string& owner) {
 
 std::optional<status::StatusPage> JobLoop::PageOf(const JobKey& job) {
   if (const JobState* state = table_.FindState(job)) {
-    return status::MakeStatusPage(job.run_id, *state, watches_.FindProgress(table_, job, Now()),
-                                  Now());
+    status::StatusPage page = status::MakeStatusPage(
+        job.run_id, *state, watches_.FindProgress(table_, job, Now()), Now());
+    if (const std::string why = WhatTheyWaitFor(job); !why.empty()) {
+      page.health = {.state = status::kWaiting,
+                     .text = absl::StrCat(why, "; its nodes have not been told what is below"),
+                     .for_seconds = absl::ToDoubleSeconds(MonoNow() - *held_since_)};
+    }
+    return page;
   }
   const JobOutcome* const outcome = table_.FindOutcome(job);
   if (outcome == nullptr) return std::nullopt;

@@ -96,10 +96,14 @@ class JobLoop {
   // What the server answers by itself.
   std::optional<InquiryAnswer> AnswerInquiry(const JobKey& job, const Inquiry& inquiry);
   std::optional<status::StatusPage> PageOf(const JobKey& job);
+  // What the newest decisions about `job` wait for, where they have waited for long; else empty.
+  std::string WhatTheyWaitFor(const JobKey& job);
+  void TellNewcomer(const AgentKey& key, const AgentReport& report);
   std::vector<status::InquiredNode> MembersToAsk(const JobKey& job) const;
   void ArmTimerOnLoop();
 
   const LoopMailbox mailbox_;
+  const ServerTerm term_;
   const LeaseSettings lease_;
   JobTable table_;
   JobWatches watches_;
@@ -107,6 +111,8 @@ class JobLoop {
   const AnnounceSink announce_;
   StallClock clock_;
   EffectGate gate_;
+  std::optional<MonoTime> held_since_;          // what the gate holds; none: it holds nothing
+  std::string trouble_;                         // of the keeper; empty: none
   const std::unique_ptr<RecordKeeper> keeper_;  // or null
   absl::btree_map<AgentKey, Attendee*> attendees_;
   asio::steady_timer timer_;

@@ -26,9 +26,14 @@ struct KeptChange {
 class RecordKeeper {
  public:
   virtual ~RecordKeeper() = default;
-  // Loop thread only. `on_durable(ticket)` follows there, in the order of the calls; one call may
-  // stand for several.
-  virtual void Open(std::function<void(uint64_t ticket)> on_durable) = 0;
+  struct Listener {
+    // Follows the calls of Keep in their order; one call may stand for several.
+    std::function<void(uint64_t ticket)> on_durable;
+    // Why nothing can be kept at the moment; empty: it can be again. Once for each change.
+    std::function<void(std::string why)> on_trouble;
+  };
+  // Loop thread only; so is the listener.
+  virtual void Open(Listener listener) = 0;
   virtual void Keep(std::vector<KeptChange> changes, uint64_t ticket) = 0;
 };
 

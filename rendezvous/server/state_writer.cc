@@ -27,9 +27,7 @@ StateWriter::~StateWriter() {
   mailbox_.Close();
 }
 
-void StateWriter::Open(std::function<void(uint64_t ticket)> on_durable) {
-  on_durable_ = std::move(on_durable);
-}
+void StateWriter::Open(Listener listener) { listener_ = std::move(listener); }
 
 void StateWriter::Keep(std::vector<KeptChange> changes, uint64_t ticket) {
   base::MutexLock lock(mu_);
@@ -64,7 +62,7 @@ void StateWriter::Run() {
     if (!WriteUntilDone(turn.changes)) return;
     written = turn.ticket;
     mailbox_.Post([this, written] {
-      if (on_durable_) on_durable_(written);
+      if (listener_.on_durable) listener_.on_durable(written);
     });
   }
 }
@@ -72,6 +70,9 @@ void StateWriter::Run() {
 void StateWriter::Say(const absl::Status& status) {
   if (said_ == status.message()) return;
   said_ = std::string(status.message());
+  mailbox_.Post([this, why = said_] {
+    if (listener_.on_trouble) listener_.on_trouble(why);
+  });
   if (status.ok()) {
     log::Write(log::Level::kInfo, "state_written", "the state can be written again", {});
     return;

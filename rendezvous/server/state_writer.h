@@ -28,7 +28,7 @@ class StateWriter final : public RecordKeeper {
   // Writes what is left, or tries to, once.
   ~StateWriter() override;
 
-  void Open(std::function<void(uint64_t ticket)> on_durable) override;
+  void Open(Listener listener) override;
   void Keep(std::vector<KeptChange> changes, uint64_t ticket) override;
 
  private:
@@ -48,7 +48,7 @@ class StateWriter final : public RecordKeeper {
   void Say(const absl::Status& status);
 
   const LoopMailbox mailbox_;
-  std::function<void(uint64_t ticket)> on_durable_;  // loop thread only
+  Listener listener_;  // loop thread only
 
   // The writer's thread only, once it runs.
   const std::unique_ptr<StateFile> file_;

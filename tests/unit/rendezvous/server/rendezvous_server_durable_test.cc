@@ -7,6 +7,7 @@
 namespace muster::rendezvous {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
@@ -16,12 +17,10 @@ class SlowKeeper final : public RecordKeeper {
   struct Kept {
     std::vector<KeptChange> changes;
     uint64_t newest = 0;
-    std::function<void(uint64_t)> on_durable;
+    RecordKeeper::Listener listener;
   };
   explicit SlowKeeper(Kept& kept) : kept_(kept) {}
-  void Open(std::function<void(uint64_t)> on_durable) override {
-    kept_.on_durable = std::move(on_durable);
-  }
+  void Open(Listener listener) override { kept_.listener = std::move(listener); }
   void Keep(std::vector<KeptChange> changes, uint64_t ticket) override {
     for (KeptChange& change : changes) kept_.changes.push_back(std::move(change));
     kept_.newest = ticket;
@@ -43,7 +42,7 @@ class DurableServerTest : public ::testing::Test, public LoopWorld {
                                             .host_name = "server1",
                                             .announce = [](const JobKey&, const Announce&) {}},
                                            std::make_unique<SlowKeeper>(kept_), std::move(jobs));
-    kept_.on_durable(kept_.newest);  // its term
+    kept_.listener.on_durable(kept_.newest);  // its term
     return server;
   }
   KeptJob KeptNow() const {
@@ -66,8 +65,35 @@ TEST_F(DurableServerTest, TellsNobodyOfARoundBeforeItIsKept) {
   ASSERT_TRUE(RunUntil([&] { return !kept_.changes.empty(); }));
   RunReady();
   EXPECT_THAT(heard.directives, IsEmpty());
-  kept_.on_durable(kept_.newest);
+  kept_.listener.on_durable(kept_.newest);
   ASSERT_TRUE(RunUntil([&] { return heard.assignment() != nullptr; }));
+}
+
+// A disk that is full: what was decided has not left, and both who wait are told.
+TEST_F(DurableServerTest, SaysWhatItsDecisionsWaitFor) {
+  const auto server = Serve();
+  Heard heard;
+  const auto link = server->MakeLocalLink("j7", Incarnation(1));
+  link->Open(heard.Listener());
+  link->SendReport(JoiningReport());
+  ASSERT_TRUE(RunUntil([&] { return !kept_.changes.empty(); }));
+  kept_.listener.on_trouble("database or disk is full");
+  link->SendReport(JoiningReport(2));
+  ASSERT_TRUE(RunUntil([&] { return !heard.directives.empty(); }));
+  const Directive told = heard.directives.back();
+  ASSERT_TRUE(std::holds_alternative<Refuse>(told.body));
+  EXPECT_EQ(std::get<Refuse>(told.body).status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::get<Refuse>(told.body).status.message(),
+              HasSubstr("cannot write its state: database or disk is full"));
+  status::StatusPage page = server->PagesOf("").front();
+  EXPECT_EQ(page.health.state, status::kWaiting);
+  EXPECT_THAT(page.health.text, HasSubstr("database or disk is full"));
+  kept_.listener.on_trouble("");
+  kept_.listener.on_durable(kept_.newest);
+  ASSERT_TRUE(RunUntil([&] { return heard.assignment() != nullptr; }));
+  EXPECT_GT(heard.directives.back().revision, told.revision) << "so that the agent takes it";
+  page = server->PagesOf("").front();
+  EXPECT_EQ(page.health.state, status::kHealthy);
 }
 
 TEST_F(DurableServerTest, GoesOnWithWhatItsEarlierLifeKept) {
@@ -77,7 +103,7 @@ TEST_F(DurableServerTest, GoesOnWithWhatItsEarlierLifeKept) {
   link->Open(heard.Listener());
   link->SendReport(JoiningReport());
   ASSERT_TRUE(RunUntil([&] { return !kept_.changes.empty(); }));
-  kept_.on_durable(kept_.newest);
+  kept_.listener.on_durable(kept_.newest);
   ASSERT_TRUE(RunUntil([&] { return heard.assignment() != nullptr; }));
   const Assignment before = *heard.assignment();
   const KeptJob kept = KeptNow();

@@ -450,7 +450,7 @@ class StateWriterTest : public StateFileTest {
     auto file = Open();
     ASSERT_TRUE(file.ok()) << file.status();
     writer_ = std::make_unique<StateWriter>(world_.loop(), *std::move(file));
-    writer_->Open([this](uint64_t ticket) { durable_ = ticket; });
+    writer_->Open({.on_durable = [this](uint64_t ticket) { durable_ = ticket; }, .on_trouble = {}});
   }
   LoopWorld world_;
   std::unique_ptr<StateWriter> writer_;
