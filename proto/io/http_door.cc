@@ -1,8 +1,9 @@
 #include "proto/io/http_door.h"
 
+#include <algorithm>
 #include <chrono>
-#include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "asio/buffer.hpp"
@@ -25,6 +26,7 @@ struct Connection {
   asio::steady_timer deadline;
   std::string head;
   std::string answer;
+  bool is_silent = true;  // it has not said all that it asks
 };
 using Shared = std::shared_ptr<Connection>;
 
@@ -34,21 +36,42 @@ struct HttpDoor::State : std::enable_shared_from_this<State> {
   State(asio::io_context& loop, Serve its_serve, absl::Duration its_patience)
       : serve(std::move(its_serve)), patience(its_patience), acceptor(loop), accept_again(loop) {}
 
-  void Accept() {
-    is_accepting = true;
-    acceptor.async_accept(
-        [self = shared_from_this()](const asio::error_code& error, tcp::socket socket) {
-          self->is_accepting = false;
-          if (!self->acceptor.is_open()) return;
-          if (error) return self->AcceptLater();
-          self->Take(std::move(socket));
-          self->AcceptIfThereIsRoom();
-        });
+  // Awaits a connection before it is taken: whether there is room then, is known then.
+  void AcceptIfThereMayBeRoom() {
+    if (!acceptor.is_open() || is_awaiting || (IsFull() && OldestSilent() == nullptr)) return;
+    is_awaiting = true;
+    acceptor.async_wait(asio::socket_base::wait_read,
+                        [self = shared_from_this()](const asio::error_code& error) {
+                          self->is_awaiting = false;
+                          if (!self->acceptor.is_open()) return;
+                          if (error) return self->AcceptLater();
+                          self->Accept();
+                        });
   }
 
-  void AcceptIfThereIsRoom() {
-    if (!acceptor.is_open() || is_accepting || open.size() >= kHttpConnectionsMax) return;
-    Accept();
+  void Accept() {
+    if (IsFull()) {
+      const Shared silent = OldestSilent();
+      if (silent == nullptr) return;  // an end comes back here
+      End(silent);
+    }
+    asio::error_code error;
+    tcp::socket socket = acceptor.accept(error);
+    if (error && error != asio::error::would_block && error != asio::error::connection_aborted) {
+      return AcceptLater();
+    }
+    if (!error) Take(std::move(socket));
+    AcceptIfThereMayBeRoom();
+  }
+
+  bool IsOpen(const Shared& connection) const {
+    return std::find(open.begin(), open.end(), connection) != open.end();
+  }
+  bool IsFull() const { return open.size() >= kHttpConnectionsMax; }
+  Shared OldestSilent() const {
+    const auto silent =
+        std::find_if(open.begin(), open.end(), [](const Shared& each) { return each->is_silent; });
+    return silent == open.end() ? nullptr : *silent;
   }
 
   // Out of descriptors, as a rule: the connection stays in the kernel's queue, so trying again at
@@ -56,13 +79,13 @@ struct HttpDoor::State : std::enable_shared_from_this<State> {
   void AcceptLater() {
     accept_again.expires_after(kAcceptAgain);
     accept_again.async_wait([self = shared_from_this()](const asio::error_code& aborted) {
-      if (!aborted) self->AcceptIfThereIsRoom();
+      if (!aborted) self->AcceptIfThereMayBeRoom();
     });
   }
 
   void Take(tcp::socket socket) {
     const auto connection = std::make_shared<Connection>(std::move(socket));
-    open.insert(connection);
+    open.push_back(connection);
     connection->deadline.expires_after(absl::ToChronoNanoseconds(patience));
     connection->deadline.async_wait(
         [self = shared_from_this(), connection](const asio::error_code& aborted) {
@@ -78,7 +101,7 @@ struct HttpDoor::State : std::enable_shared_from_this<State> {
         asio::buffer(connection->head.data() + before, kReadBytes),
         [self = shared_from_this(), connection, before](const asio::error_code& error,
                                                         size_t num_bytes) {
-          if (error || !self->open.contains(connection)) return self->End(connection);
+          if (error || !self->IsOpen(connection)) return self->End(connection);
           connection->head.resize(before + num_bytes);
           if (IsWholeHead(connection->head)) return self->Ask(connection);
           if (connection->head.size() < kHttpHeadBytesMax) return self->Read(connection);
@@ -87,6 +110,7 @@ struct HttpDoor::State : std::enable_shared_from_this<State> {
   }
 
   void Ask(const Shared& connection) {
+    connection->is_silent = false;
     HttpRequest request;
     if (!ParseHttpHead(connection->head, request)) {
       return Answer(connection, "", {.status = 400, .body = "this is not HTTP/1.1\n"});
@@ -101,7 +125,8 @@ struct HttpDoor::State : std::enable_shared_from_this<State> {
   }
 
   void Answer(const Shared& connection, const std::string& method, const HttpAnswer& answer) {
-    if (!open.contains(connection)) return;
+    if (!IsOpen(connection)) return;
+    connection->is_silent = false;
     connection->answer = WriteHttpAnswer(answer, method);
     asio::async_write(connection->socket, asio::buffer(connection->answer),
                       [self = shared_from_this(), connection](const asio::error_code&, size_t) {
@@ -110,12 +135,12 @@ struct HttpDoor::State : std::enable_shared_from_this<State> {
   }
 
   void End(const Shared& connection) {
-    if (open.erase(connection) == 0) return;
+    if (std::erase(open, connection) == 0) return;
     asio::error_code ignored;
     connection->deadline.cancel();
     connection->socket.shutdown(tcp::socket::shutdown_send, ignored);
     connection->socket.close(ignored);
-    AcceptIfThereIsRoom();
+    AcceptIfThereMayBeRoom();
   }
 
   void Close() {
@@ -132,8 +157,8 @@ struct HttpDoor::State : std::enable_shared_from_this<State> {
   const absl::Duration patience;
   tcp::acceptor acceptor;
   asio::steady_timer accept_again;
-  bool is_accepting = false;
-  std::set<Shared> open;
+  bool is_awaiting = false;
+  std::vector<Shared> open;  // oldest first
 };
 
 HttpDoor::HttpDoor(asio::io_context& loop, Serve serve, absl::Duration patience)
@@ -162,11 +187,12 @@ absl::StatusOr<int> HttpDoor::Listen(const std::string& host, int port) {
   if (!error) acceptor.set_option(asio::socket_base::reuse_address(true), error);
   if (!error) acceptor.bind(at, error);
   if (!error) acceptor.listen(kHttpConnectionsMax, error);
+  if (!error) acceptor.non_blocking(true, error);
   if (error) {
     Close();
     return absl::UnavailableError(error.message());
   }
-  state_->AcceptIfThereIsRoom();
+  state_->AcceptIfThereMayBeRoom();
   return acceptor.local_endpoint(error).port();
 }
 

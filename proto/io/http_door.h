@@ -1,8 +1,9 @@
 // Answers HTTP at a TCP port from an event loop: each connection asks once, is answered and closed.
 //
-// There are kHttpConnectionsMax connections at a time; who comes then waits in the kernel's queue,
-// where it costs this process nothing. A connection has `patience` for everything, from when it
-// is accepted to when its answer is written, so a slow client keeps nobody out for long.
+// There are kHttpConnectionsMax connections at a time. For one that comes then the oldest that has
+// not asked yet is let go; where all have, it waits in the kernel's queue, where it costs this
+// process nothing. A connection has `patience` for everything, from when it is accepted to when its
+// answer is written, so a slow client keeps nobody out for long.
 //
 // One event loop, loop thread only.
 #pragma once

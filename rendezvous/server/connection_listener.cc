@@ -168,9 +168,12 @@ void ConnectionListener::OnFirstByte(uint64_t id) {
   UniqueFd connection(found->second->descriptor.release());
   greetings_.erase(found);
   unsigned char first = 0;
-  const bool is_there = ::recv(connection.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
-  if (is_there && IsTorchsStore(first)) {
+  const ssize_t length = ::recv(connection.get(), &first, 1, MSG_PEEK | MSG_DONTWAIT);
+  const bool is_gone = length == 0 || (length < 0 && errno == ECONNRESET);
+  if (length == 1 && IsTorchsStore(first)) {
     events_.on_torchrun(peer);
+  } else if (is_gone) {
+    events_.on_probe(peer);
   } else {
     events_.on_connection(std::move(connection), peer);
   }

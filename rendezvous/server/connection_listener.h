@@ -28,6 +28,8 @@ struct ListenerEvents {
   std::function<void(UniqueFd connection, std::string peer)> on_connection;
   // A connection was closed because a torchrun agent is at its other end.
   std::function<void(std::string peer)> on_torchrun;
+  // A connection was closed by its peer, who had said nothing.
+  std::function<void(std::string peer)> on_probe;
   // A connection was closed because descriptors run out.
   std::function<void(std::string peer)> on_turned_away;
 };

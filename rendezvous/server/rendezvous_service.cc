@@ -185,12 +185,22 @@ ListenerEvents RendezvousService::EventsOfListener() {
                                         "a torchrun agent wants to join there: start every node "
                                         "of the job with muster, or every one with torchrun"));
           },
+      .on_probe = [this](const std::string& peer) { OnProbeOnLoop(peer); },
       .on_turned_away =
           [this](const std::string& peer) {
             events_.on_wasted(peer, absl::ResourceExhaustedError(
                                         "this process has nearly as many connections as it may "
                                         "have open files (ulimit -n)"));
           }};
+}
+
+// Told once: who probes a port does so for ever.
+void RendezvousService::OnProbeOnLoop(const std::string& peer) {
+  if (std::exchange(was_probed_, true)) return;
+  events_.on_wasted(
+      peer, absl::CancelledError("it closed the connection without a word, as a probe of the port "
+                                 "does; further ones are not told (musterd --health answers "
+                                 "probes)"));
 }
 
 // Hands the descriptor over to gRPC.

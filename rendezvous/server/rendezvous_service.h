@@ -81,6 +81,7 @@ class RendezvousService {
 
   RendezvousService(asio::io_context& loop, ServiceOptions options, ServiceEvents events);
   ListenerEvents EventsOfListener();
+  void OnProbeOnLoop(const std::string& peer);
   void OnConnectionOnLoop(UniqueFd connection, const std::string& peer);
   void OnWastedOnLoop(const std::string& peer);
   void OnOpenOnLoop(StreamId id, std::shared_ptr<Stream> stream);
@@ -92,6 +93,7 @@ class RendezvousService {
   const ServiceOptions options_;
   const ServiceEvents events_;
   NewConnections new_connections_;
+  bool was_probed_ = false;
   // A stream is shared by gRPC, until it is done with it, and by this map, until the loop has
   // dropped it.
   absl::btree_map<StreamId, std::shared_ptr<Stream>> streams_;

@@ -214,7 +214,7 @@ TEST_F(Metrics, OutliveWhoOpensTheirConnectionsAndAsksNothing) {
   for (int i = 0; i < 20; ++i) open.push_back(ConnectTo(port()));
   // The job itself does not notice.
   EXPECT_TRUE(WaitUntil([&] { return Run({"status", "here"}).exit_code == 0; }, kLong));
-  // Those in front have been sent away by the time that ours is taken.
+  // The oldest of them is let go for ours.
   EXPECT_THAT(Get(port(), "/metrics", Token()), StartsWith("HTTP/1.1 200"));
   End(job);
 }

@@ -128,6 +128,26 @@ TEST_F(Http, ServesSoManyAtATimeAndThenTheNext) {
   EXPECT_EQ(num_served_, kHttpConnectionsMax + 1);
 }
 
+TEST_F(Http, LetsTheOldestSilentConnectionGoForANewOne) {
+  Listen();
+  const auto asking = Connect();
+  asio::write(*asking, asio::buffer(std::string("GET /hold HTTP/1.1\r\n\r\n")));
+  std::vector<std::unique_ptr<tcp::socket>> silent;
+  for (int i = 1; i < kHttpConnectionsMax; ++i) silent.push_back(Connect());
+  asio::write(*silent.front(), asio::buffer(std::string("GET /half")));
+  for (int i = 0; i < 40 && num_served_ == 0; ++i) loop_.run_for(std::chrono::milliseconds(50));
+  ASSERT_EQ(num_served_, 1);
+
+  EXPECT_THAT(Ask("GET /metrics HTTP/1.1\r\n\r\n"), EndsWith("/metrics\n"));
+
+  EXPECT_EQ(AwaitEnd(*silent.front()), "");
+  asio::write(*silent.back(), asio::buffer(std::string("GET /late HTTP/1.1\r\n\r\n")));
+  EXPECT_THAT(AwaitEnd(*silent.back()), EndsWith("/late\n"));
+  ASSERT_EQ(held_.size(), 1u);
+  held_.front()({.body = "now\n"});
+  EXPECT_THAT(AwaitEnd(*asking), EndsWith("now\n"));
+}
+
 TEST_F(Http, ClosesAConnectionThatAsksNothing) {
   Listen(absl::Milliseconds(100));
   const auto client = Connect();

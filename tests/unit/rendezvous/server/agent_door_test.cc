@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "asio/ip/tcp.hpp"
 #include "proto/io/descriptors.h"
 #include "tests/support/status_matchers.h"
 
@@ -10,17 +15,23 @@ namespace muster::rendezvous {
 namespace {
 
 using ::muster::testing::StatusIs;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class AgentDoorTest : public ::testing::Test {
  protected:
   std::unique_ptr<AgentDoor> MakeDoor(std::vector<OwnerKey> owners = {{"", "a secret"}},
                                       int reserved_descriptors = 128) {
-    return std::make_unique<AgentDoor>(loop_, jobs_,
-                                       SessionOptions{.term = ServerTerm(1),
-                                                      .owners = std::move(owners),
-                                                      .on_refused = [](const auto&...) {}},
-                                       reserved_descriptors);
+    return std::make_unique<AgentDoor>(
+        loop_, jobs_,
+        SessionOptions{.term = ServerTerm(1),
+                       .owners = std::move(owners),
+                       .handshake_timeout = absl::Milliseconds(200),
+                       .on_refused =
+                           [this](const std::string&, const absl::Status& why) {
+                             refused_.emplace_back(why.message());
+                           }},
+        reserved_descriptors);
   }
   static int Listen(AgentDoor& door) {
     const auto port = door.Listen("127.0.0.1", 0);
@@ -28,6 +39,7 @@ class AgentDoorTest : public ::testing::Test {
     return port.value_or(0);
   }
 
+  std::vector<std::string> refused_;
   asio::io_context loop_;
   JobLoop jobs_{loop_, {.term = ServerTerm(1)}, [](const JobKey&, const Announce&) {}, nullptr};
 };
@@ -71,6 +83,23 @@ TEST_F(AgentDoorTest, StaysShutWhereTooFewDescriptorsAreLeft) {
   const auto door = MakeDoor({{"", "a secret"}}, RaiseDescriptorLimit() - 31);
   EXPECT_THAT(door->Listen("127.0.0.1", 0),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("ulimit -n")));
+}
+
+// As kubelets and load balancers do, every few seconds, with a FIN or with a reset.
+TEST_F(AgentDoorTest, TellsOnceOfConnectionsThatAreClosedWithoutAWord) {
+  const auto door = MakeDoor();
+  const asio::ip::tcp::endpoint at(asio::ip::address_v4::loopback(),
+                                   static_cast<asio::ip::port_type>(Listen(*door)));
+  for (const bool resets : {false, true, false}) {
+    asio::ip::tcp::socket prober(loop_);
+    prober.connect(at);
+    prober.set_option(asio::socket_base::linger(resets, 0));
+    prober.close();
+    loop_.run_for(std::chrono::milliseconds(200));
+  }
+  // Longer than a connection has for its first stream.
+  loop_.run_for(std::chrono::milliseconds(3000));
+  EXPECT_THAT(refused_, ElementsAre(HasSubstr("closed the connection without a word")));
 }
 
 TEST_F(AgentDoorTest, EndsOnTheLoopWhetherOrNotItHasListened) {
