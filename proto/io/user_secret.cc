@@ -7,10 +7,13 @@
 #include <cerrno>
 #include <cstring>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/job_key.h"
 #include "proto/io/random_bytes.h"
@@ -27,11 +30,20 @@ absl::Status ErrnoStatus(absl::string_view what, const std::string& path, int er
                    "; set MUSTER_TOKEN_FILE to a file that only you can read"));
 }
 
+bool IsOfBase64(char c) { return absl::ascii_isalnum(c) || absl::StrContains("-_+/", c); }
+
 absl::Status CheckSecret(absl::string_view secret, absl::string_view origin) {
-  if (secret.size() >= kMinSecretBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the token in ", origin, " has ", secret.size(), " bytes, but ", kMinSecretBytes,
-                   " are needed; make one with: openssl rand -hex 32"));
+  const absl::string_view base64 = absl::StripSuffix(secret, "=");
+  if (secret.size() == kSecretHexDigits && absl::c_all_of(secret, absl::ascii_isxdigit)) {
+    return absl::OkStatus();
+  }
+  if (base64.size() == kSecretBase64Characters && absl::c_all_of(base64, IsOfBase64)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the token in ", origin, " (", secret.size(), " bytes) is not 32 random bytes as ",
+      kSecretHexDigits, " hexadecimal digits or ", kSecretBase64Characters,
+      " characters of base64url; others can be guessed; make one with: openssl rand -hex 32"));
 }
 
 absl::Status CheckOwnerAndMode(int fd, const std::string& path) {

@@ -11,8 +11,11 @@
 
 namespace muster {
 
-// Shorter secrets are refused: they could be guessed from a recorded proof.
-inline constexpr size_t kMinSecretBytes = 16;
+// What a secret looks like: 32 random bytes in hexadecimal, or in base64 of either alphabet, with
+// or without its one `=`. Others are refused, since what a person thinks of can be guessed from
+// what anyone hears: the name in a certificate, or a proof.
+inline constexpr size_t kSecretHexDigits = 64;
+inline constexpr size_t kSecretBase64Characters = 43;
 
 // The sources that the secret may come from; the first that is not empty counts.
 struct SecretSources {
@@ -33,7 +36,7 @@ struct UserSecret {
 // in hexadecimal) if there is none; of several processes that do so at once all get the same
 // secret.
 //
-// Errors: kInvalidArgument: too short, no source given, or it cannot be read or made.
+// Errors: kInvalidArgument: of another form, no source given, or it cannot be read or made.
 //         kPermissionDenied: the file belongs to somebody else, or others may read it; the message
 //         has the command to run. kNotFound: `token_file` does not exist.
 absl::StatusOr<UserSecret> LoadUserSecret(const SecretSources& sources);

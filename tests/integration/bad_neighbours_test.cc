@@ -39,7 +39,7 @@ class BadNeighbours : public JobTest {
     }
     return -1;
   }
-  Environment Token() const { return {{"MUSTER_TOKEN", "a token for this test, long enough"}}; }
+  Environment Token() const { return {{"MUSTER_TOKEN", std::string(64, 'a')}}; }
 };
 
 TEST_F(BadNeighbours, WhoKillAgentAndGuardianLeaveNothingBehindTheNextStart) {
@@ -201,7 +201,7 @@ TEST_F(BadNeighboursOfMusterd, AreNamedInItsLogWhenTheyHoldAnotherSecret) {
   const std::string port(absl::StripAsciiWhitespace(ReadFile(PortFile())));
   Subprocess agent = Start({"run", "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_id=served",
                             "--rdzv_endpoint=127.0.0.1:" + port, ShellScript("train.sh", "exit 0")},
-                           {{"MUSTER_TOKEN", "another token for this test, as long"}});
+                           {{"MUSTER_TOKEN", std::string(64, 'b')}});
   EXPECT_THAT(agent.Wait(), ExitsWith(3));
   EXPECT_TRUE(daemon.WaitForOutput("refused a connection from 127.0.0.1:"));
   daemon.Signal(SIGTERM);

@@ -19,7 +19,7 @@
 namespace muster::testing {
 namespace {
 
-constexpr char kToken[] = "a secret of more than sixteen bytes";
+constexpr char kToken[] = "5ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2e75ec2";
 constexpr char kUid[] = "c0ffee00-0000-4000-8000-000000000000";
 
 using Labels = std::map<std::string, std::string>;

@@ -49,7 +49,7 @@ class Service : public JobTest {
                   absl::StrCat("mount --bind ", Run(), " /run && ", commands, " && exec \"$@\""),
                   "sh"} +
             argv,
-        {{"MUSTER_TOKEN", "a token for this test, long enough"}, {"STATE_DIRECTORY", State()}});
+        {{"MUSTER_TOKEN", std::string(64, 'a')}, {"STATE_DIRECTORY", State()}});
   }
   // The unit's DynamicUser, PrivateTmp and UMask. The programs may lie in a folder that this user
   // may not enter, or in the /tmp that it does not see.
@@ -152,9 +152,7 @@ class PassedPort : public JobTest {
                          "--rdzv_id=passed", "--rdzv_endpoint=" + endpoint_, "--no_python", "true"},
                         environment());
   }
-  static Environment environment() {
-    return {{"MUSTER_TOKEN", "a token for this test, long enough"}};
-  }
+  static Environment environment() { return {{"MUSTER_TOKEN", std::string(64, 'a')}}; }
 
   const LoopbackPort port_{PortUse::kListening};
   const std::string endpoint_ = absl::StrCat("127.0.0.1:", port_.number());

@@ -147,9 +147,8 @@ TEST_F(Sight, FollowsTheStepsOfAJobOnTwoNodes) {
 TEST_F(Sight, NeedsTheSecret) {
   Subprocess job = StartElastic(1, "2", {Sleeping()});
   ASSERT_TRUE(job.WaitForOutput("hosting", kLong));
-  EXPECT_THAT(
-      Status(Endpoint() + Arguments{"elastic"}, {{"MUSTER_TOKEN", "another secret of mine"}}),
-      ExitsWith(kExitRefused));
+  EXPECT_THAT(Status(Endpoint() + Arguments{"elastic"}, {{"MUSTER_TOKEN", std::string(64, 'b')}}),
+              ExitsWith(kExitRefused));
   job.Signal(SIGINT);
   job.Wait(kLong);
 }

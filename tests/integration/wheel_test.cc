@@ -428,7 +428,7 @@ class Unit : public JobTest {
 };
 
 TEST_F(Unit, OfTheDaemonStartsIt) {
-  WriteFile(directory() + "/token", "a secret that all users share");
+  WriteFile(directory() + "/token", std::string(64, 'a'));
   std::filesystem::permissions(directory() + "/token", std::filesystem::perms::owner_read);
   Subprocess daemon =
       StartProgram(CommandOf("musterd.service", {{"[::]:29400", "127.0.0.1:0"},

@@ -1,5 +1,6 @@
 #include "proto/io/user_secret.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,6 +13,11 @@
 
 namespace muster {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kToken(kSecretHexDigits, 'c');
 
 class UserSecretTest : public testing::Test {
  protected:
@@ -66,21 +72,20 @@ TEST_F(UserSecretTest, LeavesNoTemporaryFile) {
 }
 
 TEST_F(UserSecretTest, ComesFromTheEnvironmentBeforeAnyFile) {
-  const auto secret =
-      LoadUserSecret({.token = "sixteen bytes ok", .token_file = "/nowhere", .home = home_});
+  const auto secret = LoadUserSecret({.token = kToken, .token_file = "/nowhere", .home = home_});
   ASSERT_TRUE(secret.ok()) << secret.status();
-  EXPECT_EQ(secret->secret, "sixteen bytes ok");
+  EXPECT_EQ(secret->secret, kToken);
   EXPECT_FALSE(std::filesystem::exists(token_path()));
 }
 
 TEST_F(UserSecretTest, IsTheSameFromTheFileAndFromItsContentInTheEnvironment) {
-  const std::string path = WriteToken("0123456789abcdef\n", 0600);
+  const std::string path = WriteToken(kToken + "\n", 0600);
   EXPECT_EQ(LoadUserSecret({.token_file = path})->secret,
-            LoadUserSecret({.token = "0123456789abcdef"})->secret);
+            LoadUserSecret({.token = kToken})->secret);
 }
 
 TEST_F(UserSecretTest, IsRefusedWithTheCommandToRunWhenOthersMayReadIt) {
-  const std::string path = WriteToken("0123456789abcdef\n", 0644);
+  const std::string path = WriteToken(kToken + "\n", 0644);
   const auto secret = LoadUserSecret({.token_file = path});
   EXPECT_EQ(secret.status().code(), absl::StatusCode::kPermissionDenied);
   EXPECT_NE(secret.status().message().find("chmod 600 " + path), absl::string_view::npos)
@@ -89,7 +94,7 @@ TEST_F(UserSecretTest, IsRefusedWithTheCommandToRunWhenOthersMayReadIt) {
 
 TEST_F(UserSecretTest, IsRefusedWhenItBelongsToSomebodyElse) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
-  const std::string path = WriteToken("0123456789abcdef\n", 0600);
+  const std::string path = WriteToken(kToken + "\n", 0600);
   ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
   EXPECT_EQ(LoadUserSecret({.token_file = path}).status().code(),
             absl::StatusCode::kPermissionDenied);
@@ -105,7 +110,7 @@ class LentSecretTest : public UserSecretTest {
     if (geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
   }
   absl::Status ReadBySomebodyElse(mode_t mode) const {
-    const std::string path = WriteToken("0123456789abcdef\n", mode);
+    const std::string path = WriteToken(kToken + "\n", mode);
     EXPECT_EQ(chown(path.c_str(), 0, kUser), 0);
     EXPECT_EQ(chmod(home_.c_str(), 0755), 0);
     EXPECT_EQ(setegid(kUser), 0);
@@ -129,8 +134,25 @@ TEST_F(LentSecretTest, IsRefusedWhenEverybodyMayReadIt) {
   EXPECT_EQ(ReadBySomebodyElse(0444).code(), absl::StatusCode::kPermissionDenied);
 }
 
-TEST_F(UserSecretTest, IsRefusedWhenItIsShort) {
-  EXPECT_EQ(LoadUserSecret({.token = "short"}).status().code(), absl::StatusCode::kInvalidArgument);
+TEST_F(UserSecretTest, IsThirtyTwoBytesInAnyUsualForm) {
+  const std::string base64(kSecretBase64Characters, 'Q');
+  for (const std::string& token : {kToken, std::string(kSecretHexDigits, 'F'), base64, base64 + "=",
+                                   "-_+/" + base64.substr(4)}) {
+    EXPECT_TRUE(LoadUserSecret({.token = token}).ok()) << token;
+  }
+}
+
+TEST_F(UserSecretTest, IsRefusedWithTheCommandThatMakesOneWhereAPersonHasThoughtOfIt) {
+  for (const std::string& token :
+       {std::string("short"),
+        std::string("a secret that all users of the cluster do share, and long"),
+        std::string("correct horse battery staple and some mores"), kToken.substr(1), kToken + "c",
+        kToken.substr(1) + "g", std::string(16, 'a')}) {
+    const absl::Status status = LoadUserSecret({.token = token}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << token;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("openssl rand -hex 32"));
+    EXPECT_THAT(std::string(status.message()), Not(HasSubstr(token)));
+  }
   EXPECT_EQ(LoadUserSecret({.token_file = WriteToken("\n", 0600)}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
