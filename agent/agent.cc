@@ -263,6 +263,10 @@ rendezvous::LinkListener Agent::MakeLinkListener() {
           .on_inquiry = [this](const Inquiry& inquiry) { sight_.desk().OnInquiry(inquiry); },
           .on_inquiry_answer =
               [this](InquiryAnswer answer) { sight_.desk().OnAnswer(std::move(answer)); },
+          .on_lease =
+              [this](absl::Duration lease, absl::Duration renew_interval) {
+                Feed(LeaseTold{lease, renew_interval});
+              },
           .on_state =
               [this](bool up, std::string detail, absl::Status fatal) {
                 Feed(LinkChanged{up, std::move(detail), std::move(fatal)});

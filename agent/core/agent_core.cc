@@ -116,6 +116,8 @@ void AgentCore::On(const LinkChanged& event, Turn& turn) {
   }
 }
 
+void AgentCore::On(const LeaseTold& event, Turn& turn) { server_.TakeLease(event, turn); }
+
 void AgentCore::On(const WorkerSpawned& event, Turn& turn) {
   if (!workers_.IsOf(event.round) || !workers_.Note(event, turn)) return;
   const bool is_stopping = phase_ == NodePhase::kStopping;

@@ -66,6 +66,7 @@ class AgentCore {
   void On(const PortsFailed& event, Turn& turn);
   void On(const DirectiveArrived& event, Turn& turn);
   void On(const LinkChanged& event, Turn& turn);
+  void On(const LeaseTold& event, Turn& turn);
   void On(const WorkerSpawned& event, Turn& turn);
   void On(const WorkerExited& event, Turn& turn);
   void On(const LastCallsChanged& event, Turn& turn);

@@ -34,6 +34,11 @@ struct LinkChanged {
   std::string detail;
   absl::Status fatal;  // not ok: trying again cannot help (another secret, not our job)
 };
+// What the leases of the server are, before they grow with the job.
+struct LeaseTold {
+  absl::Duration duration;
+  absl::Duration renew_interval;
+};
 // A worker of `round` runs as `pid`.
 struct WorkerSpawned {
   Round round;
@@ -99,7 +104,7 @@ struct PairsFailed {
 };
 struct Tick {};
 using Event = std::variant<Started, PortsReserved, PortsFailed, DirectiveArrived, LinkChanged,
-                           WorkerSpawned, WorkerExited, LastCallsChanged, WorkerPromised,
+                           LeaseTold, WorkerSpawned, WorkerExited, LastCallsChanged, WorkerPromised,
                            WorkerGreeted, DescendantsGone, DescendantsNamed, SignalReceived,
                            TimeRunsOut, GuardianLost, RoundForbidden, PairsFailed, Tick>;
 

@@ -21,6 +21,24 @@ void ServerContact::Change(const LinkChanged& event) {
   detail_ = event.detail;
 }
 
+void ServerContact::TakeLease(const LeaseTold& event, Turn& turn) {
+  const LeaseSettings before = LeaseByServer(turn.options.lease);
+  lease_ = event;
+  if (LeaseByServer(turn.options.lease) == before) return;
+  turn.Say(
+      Announce::Level::kInfo, "lease",
+      absl::StrCat("leases last ", absl::FormatDuration(event.duration), " and are renewed every ",
+                   absl::FormatDuration(event.renew_interval), " at ", turn.options.server,
+                   ", whatever --rdzv_conf says here (", absl::FormatDuration(before.duration),
+                   " and ", absl::FormatDuration(before.renew_interval), ")"));
+}
+
+LeaseSettings ServerContact::LeaseByServer(const LeaseSettings& own) const {
+  if (!lease_) return own;
+  return {
+      .duration = lease_->duration, .renew_interval = lease_->renew_interval, .margin = own.margin};
+}
+
 bool ServerContact::Hear(const Directive& directive) {
   if (directive.term < term_) return false;
   if (directive.term == term_ && directive.revision <= last_revision_) return false;
@@ -59,7 +77,7 @@ uint64_t ServerContact::NumberReport(MonoTime now) {
 }
 
 MonoTime ServerContact::NextReport(const LeaseSettings& lease) const {
-  return is_up_ ? last_sent_ + lease.renew_interval : MonoTime::InfiniteFuture();
+  return is_up_ ? last_sent_ + LeaseByServer(lease).renew_interval : MonoTime::InfiniteFuture();
 }
 
 absl::Status ServerContact::MayPublish(const AgentCoreOptions& options, int num_nodes,
@@ -72,7 +90,7 @@ absl::Status ServerContact::MayPublish(const AgentCoreOptions& options, int num_
     return absl::UnavailableError(
         absl::StrCat("not now: ", options.server, " does not serve this node"));
   }
-  const LeaseSettings lease = LeaseOf(options.lease, num_nodes);
+  const LeaseSettings lease = LeaseOf(LeaseByServer(options.lease), num_nodes);
   if (now < answered_ + lease.duration - lease.margin) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("not now: ", options.server, " has not answered ",
                                              options.node.name, " for ", Tenths(now - answered_),

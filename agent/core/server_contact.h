@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,6 +22,8 @@ class ServerContact {
   // The wait for the first answer begins.
   void Begin(MonoTime now) { last_heard_ = now; }
   void Change(const LinkChanged& event);
+  // From now on this node counts by the server's lease, and says so if it has another itself.
+  void TakeLease(const LeaseTold& event, Turn& turn);
   // False for a directive that is no newer than another that has come.
   bool Hear(const Directive& directive);
   // The server knows the agent's instance again, or for the first time.
@@ -32,7 +35,8 @@ class ServerContact {
   // The number of the report that is sent at `now`.
   uint64_t NumberReport(MonoTime now);
 
-  // When a report that says nothing new is due; InfiniteFuture() without a link.
+  // When a report that says nothing new is due; InfiniteFuture() without a link. `lease` is the
+  // node's own.
   MonoTime NextReport(const LeaseSettings& lease) const;
   // See AgentCore::MayPublish.
   absl::Status MayPublish(const AgentCoreOptions& options, int num_nodes, MonoTime now) const;
@@ -52,12 +56,16 @@ class ServerContact {
   ServerTerm term() const { return term_; }
 
  private:
+  // The lease to count by, with the margin of `own`.
+  LeaseSettings LeaseByServer(const LeaseSettings& own) const;
+
   bool is_up_ = false;
-  std::string detail_;         // of the link, for people
-  bool was_heard_ = false;     // at least one directive has come
-  bool was_accepted_ = false;  // and one at least was no refusal: from now on none is fatal
-  std::string unattended_;     // why the server does not serve us now, as announced; empty: it does
-  MonoTime last_heard_;        // of a server that serves us; before the first directive: the start
+  std::optional<LeaseTold> lease_;  // none: the node's own
+  std::string detail_;              // of the link, for people
+  bool was_heard_ = false;          // at least one directive has come
+  bool was_accepted_ = false;       // and one at least was no refusal: from now on none is fatal
+  std::string unattended_;  // why the server does not serve us now, as announced; empty: it does
+  MonoTime last_heard_;     // of a server that serves us; before the first directive: the start
   MonoTime last_sent_;
   // Reports without an answer yet, with when they were made; at most kMaxUnanswered.
   std::deque<std::pair<uint64_t, MonoTime>> unanswered_;

@@ -231,8 +231,16 @@ absl::Status GrpcLink::OnAcceptedOnLoop(const proto::FromServer& message) {
   attempt_->MarkAccepted();
   retry_policy_.NoteAccepted();
   outbox_.BeginStream(message.accepted().answers_inquiries());
+  TellLeaseOnLoop(message);
   TellStateOnLoop(true, absl::StrCat("attending ", attempt_->endpoint()), absl::OkStatus());
   return absl::OkStatus();
+}
+
+void GrpcLink::TellLeaseOnLoop(const proto::FromServer& message) {
+  const absl::Duration lease = absl::Microseconds(message.accepted().lease_us());
+  const absl::Duration renewal = absl::Microseconds(message.accepted().renew_interval_us());
+  const bool is_told = absl::ZeroDuration() < renewal && renewal < lease;
+  if (is_told && listener_.on_lease) listener_.on_lease(lease, renewal);
 }
 
 absl::Status GrpcLink::OnDirectiveOnLoop(const proto::FromServer& message) {

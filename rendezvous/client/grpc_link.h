@@ -80,6 +80,7 @@ class GrpcLink final : public RendezvousLink {
   void StartAttemptOnLoop(const asio::ip::tcp::endpoint& address, TlsMode tls);
   void OnMessageOnLoop(const proto::FromServer& message);
   absl::Status TakeMessageOnLoop(const proto::FromServer& message);
+  void TellLeaseOnLoop(const proto::FromServer& message);
   absl::Status TakeMessageWhileUpOnLoop(const proto::FromServer& message);
   absl::Status OnChallengeOnLoop(const proto::FromServer& message);
   absl::Status OnAcceptedOnLoop(const proto::FromServer& message);

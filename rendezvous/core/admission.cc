@@ -16,6 +16,18 @@ absl::string_view KindInWords(const RendezvousSettings& settings) {
   return settings.is_static ? "static" : "dynamic";
 }
 
+absl::string_view ScaleUpInWords(ScaleUp scale_up) {
+  switch (scale_up) {
+    case ScaleUp::kNow:
+      return "now";
+    case ScaleUp::kCheckpoint:
+      return "checkpoint";
+    case ScaleUp::kNever:
+      return "never";
+  }
+  return "?";
+}
+
 absl::Status CheckValues(const AgentReport& report) {
   const RendezvousSettings& settings = report.settings;
   if (settings.min_nodes < 1 || settings.max_nodes < settings.min_nodes ||
@@ -64,6 +76,9 @@ absl::Status CheckSameSettings(const JobState& state, const AgentReport& report)
   if (ours.max_restarts != theirs.max_restarts) {
     return differs("--max_restarts", ours.max_restarts, theirs.max_restarts);
   }
+  if (ours.scale_up != theirs.scale_up) {
+    return differs("--scale_up", ScaleUpInWords(ours.scale_up), ScaleUpInWords(theirs.scale_up));
+  }
   if (ours.left_exit_code != theirs.left_exit_code) {
     return differs("--left_exit_code", ours.left_exit_code, theirs.left_exit_code);
   }
@@ -75,6 +90,7 @@ absl::Status CheckSameSettings(const JobState& state, const AgentReport& report)
       {"--rdzv_conf=join_timeout", ours.join_timeout, theirs.join_timeout},
       {"--rdzv_conf=last_call_timeout", ours.last_call_timeout, theirs.last_call_timeout},
       {"--rdzv_conf=close_timeout", ours.close_timeout, theirs.close_timeout},
+      {"--rdzv_conf=orphan_timeout", ours.orphan_timeout, theirs.orphan_timeout},
       {"--shutdown_timeout", ours.shutdown_timeout, theirs.shutdown_timeout},
   };
   for (const auto& setting : durations) {

@@ -22,6 +22,9 @@ struct LinkListener {
   // The server asks what there is to see here: answered by SendInquiryReply.
   std::function<void(Inquiry)> on_inquiry;
   std::function<void(InquiryAnswer)> on_inquiry_answer;
+  // The server says, each time before the link is up, what its leases are; their margin is the
+  // agent's.
+  std::function<void(absl::Duration lease, absl::Duration renew_interval)> on_lease;
   // `detail` says to whom, or why not, for people. `fatal` is set when trying again cannot help:
   // kPermissionDenied (another secret, not our job), kInvalidArgument, kResourceExhausted (no
   // threads to be had); the link has then given up. Never after it has been up once.

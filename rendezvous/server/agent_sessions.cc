@@ -165,6 +165,9 @@ class AgentSessions::Session final : public Attendee, private StreamSink {
     auto accepted = std::make_unique<proto::FromServer>();
     accepted->mutable_accepted()->set_term(owner_.options_.term.value());
     accepted->mutable_accepted()->set_answers_inquiries(true);
+    const LeaseSettings& lease = owner_.jobs_.lease();
+    accepted->mutable_accepted()->set_lease_us(EncodeDuration(lease.duration));
+    accepted->mutable_accepted()->set_renew_interval_us(EncodeDuration(lease.renew_interval));
     writer_.Greet(std::move(accepted));
     owner_.jobs_.Attach(handshake_.agent(), this);
     return absl::OkStatus();

@@ -75,6 +75,7 @@ class JobLoop {
   // See JobTable::Restore.
   void Restore(std::vector<KeptJob> jobs);
 
+  const LeaseSettings& lease() const { return lease_; }
   // How often the nodes of a job are to renew their leases.
   absl::Duration RenewInterval(const JobKey& job) const;
 

@@ -1,5 +1,6 @@
 #include "rendezvous/server/musterd.h"
 
+#include <algorithm>
 #include <csignal>
 #include <iostream>
 #include <memory>
@@ -31,6 +32,8 @@ namespace muster::rendezvous {
 namespace {
 
 constexpr absl::Duration kShutdownTime = absl::Seconds(2);
+// So that a node outlives the loss of one.
+constexpr int kRenewalsPerLease = 3;
 
 int Fail(const absl::Status& status) {
   std::cerr << "musterd: " << status.message() << std::endl;
@@ -91,6 +94,7 @@ std::unique_ptr<RendezvousServer> MakeServer(asio::io_context& loop, const Muste
                                              const std::vector<OwnerKey>& owners, State state) {
   LeaseSettings lease;
   lease.duration = options.lease;
+  lease.renew_interval = std::min(lease.renew_interval, options.lease / kRenewalsPerLease);
   // Where the state of an earlier life is, every round that anybody was told of is in it.
   const bool knows_all_rounds = state.contents.first_term < state.contents.term;
   return RendezvousServer::Create(loop,

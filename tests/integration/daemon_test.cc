@@ -13,6 +13,8 @@ namespace muster::testing {
 namespace {
 
 using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 class Daemon : public JobTest {
  protected:
@@ -104,6 +106,22 @@ TEST_F(OpenDaemon, LetsInEveryoneWithoutAuthentication) {
       StartAgent("open", 2, {script}, {{"MUSTER_AUTH", "none"}, {"HOME", other_home.path()}});
   EXPECT_THAT(one.Wait(), ExitsWith(0));
   EXPECT_THAT(other.Wait(), ExitsWith(0));
+}
+
+class DaemonWithShortLeases : public Daemon {
+  Arguments Options() const override { return {"--lease=1"}; }
+};
+
+// Agents would renew theirs every two seconds.
+TEST_F(DaemonWithShortLeases, IsHeardByAgentsThatWereGivenOthersAndLosesNone) {
+  const Arguments job = {"--rdzv_conf=lease=30", ShellScript("train.sh", "sleep 6")};
+  Subprocess one = StartAgent("short", 1, job), other = StartAgent("short", 2, job);
+  for (Subprocess* agent : {&one, &other}) {
+    const SubprocessResult result = agent->Wait();
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.err, HasSubstr("leases last 1s"));
+    EXPECT_THAT(result.err, Not(HasSubstr("lost")));
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 namespace muster::agent {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -55,6 +56,24 @@ TEST_F(ServerContactTest, LetsPublishForOneLeaseFromWhenTheNewestAnsweredReportW
   EXPECT_EQ(MayPublish(), "");
   Pass(absl::Milliseconds(1));
   EXPECT_THAT(MayPublish(), HasSubstr("has not answered node1 for 5.7s"));
+}
+
+TEST_F(ServerContactTest, CountsByTheLeaseOfTheServerAndSaysOnceThatItsOwnIsAnother) {
+  contact_.TakeLease({options_.lease.duration, options_.lease.renew_interval}, turn_);
+  EXPECT_THAT(Effects(), IsEmpty());
+
+  const LeaseTold told{absl::Seconds(3), absl::Seconds(1)};
+  contact_.TakeLease(told, turn_);
+  contact_.TakeLease(told, turn_);
+
+  EXPECT_THAT(Effects(), ElementsAre(AllOf(HasSubstr("leases last 3s and are renewed every 1s"),
+                                           HasSubstr("(6s and 2s)"))));
+  Hear(1, 1, contact_.NumberReport(now()));
+  EXPECT_EQ(contact_.NextReport(options_.lease), now() + absl::Seconds(1));
+  Pass(absl::Seconds(3) - options_.lease.margin - absl::Milliseconds(1));
+  EXPECT_EQ(MayPublish(), "");
+  Pass(absl::Milliseconds(1));
+  EXPECT_THAT(MayPublish(), HasSubstr("has not answered"));
 }
 
 TEST_F(ServerContactTest, LetsNothingBePublishedWithoutALinkOrWhereItIsNotServed) {

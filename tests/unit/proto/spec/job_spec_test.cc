@@ -200,5 +200,57 @@ TEST(MakeRendezvousSettings, TakesWhatAllNodesMustAgreeOn) {
   EXPECT_FALSE(settings.is_static);
 }
 
+// The structured bindings name every field: one that is added fails to compile here, where it is
+// said whether all nodes must agree on it or each may have its own.
+TEST(MakeRendezvousSettings, TakesEveryFieldThatIsNotANodesOwn) {
+  JobSpec spec = FourNodes();
+  auto& [run_id, role, min_nodes, max_nodes, nproc_per_node, backend, endpoint, node_rank, network,
+         worker_master_port, worker_master_addr, worker_ports, store_clients, is_host, tls,
+         authentication, join_timeout, last_call_timeout, close_timeout, read_timeout,
+         orphan_timeout, lease, max_restarts, scale_up, left_exit_code, shutdown_timeout, watch,
+         hang_timeout, signals_to_handle, monitor_interval_s, program, round_hook,
+         virtual_local_rank, numa_binding, omp_threads, logs] = spec;
+  const std::function<void(JobSpec&)> agreed[] = {
+      [](JobSpec& s) { s.min_nodes = 1; },
+      [](JobSpec& s) { s.max_nodes = 5; },
+      [](JobSpec& s) { s.max_restarts = 1; },
+      [](JobSpec& s) { s.backend = RendezvousBackend::kStatic; },
+      [](JobSpec& s) { s.join_timeout = absl::Seconds(1); },
+      [](JobSpec& s) { s.last_call_timeout = absl::Seconds(1); },
+      [](JobSpec& s) { s.close_timeout = absl::Seconds(1); },
+      [](JobSpec& s) { s.orphan_timeout = absl::Seconds(1); },
+      [](JobSpec& s) { s.left_exit_code = 76; },
+      [](JobSpec& s) { s.shutdown_timeout = absl::Seconds(1); },
+      [](JobSpec& s) { s.scale_up = ScaleUp::kNever; }};
+  const RendezvousSettings settings = MakeRendezvousSettings(spec);
+  for (const auto& change : agreed) {
+    JobSpec other = spec;
+    change(other);
+    EXPECT_NE(MakeRendezvousSettings(other), settings) << (&change - &agreed[0]);
+  }
+  // Who differs in these meets another job, or nobody: the hand-shake tells.
+  run_id = "other";
+  endpoint.port = 1;
+  tls = authentication = false;
+  lease.duration = absl::Seconds(1);  // the server's counts, and an agent that has another says so
+  // These are of the server's or the store's node alone.
+  is_host = true;
+  store_clients = StoreClients::kNodes;
+  // A node that asks for it gets it, whatever the others ask for.
+  network.kind = NetworkUse::Kind::kRequire;
+  watch = WatchMode::kOff;
+  hang_timeout = read_timeout = absl::Seconds(1);
+  role = worker_master_addr = "other";
+  nproc_per_node.count = 7;
+  node_rank = worker_master_port = worker_ports.first = 1;
+  signals_to_handle = {1};
+  monitor_interval_s = 7;
+  program.name = round_hook.program = logs.log_dir = "other";
+  virtual_local_rank = true;
+  numa_binding = NumaBinding::kNode;
+  omp_threads.count = 7;
+  EXPECT_EQ(MakeRendezvousSettings(spec), settings);
+}
+
 }  // namespace
 }  // namespace muster

@@ -1,6 +1,9 @@
 #include "rendezvous/core/rendezvous_core.h"
 
 #include <csignal>
+#include <functional>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -50,6 +53,38 @@ TEST_F(RendezvousCoreTest, RefusesOtherSettingsNamingBothValuesAndNodes) {
                 "--max_restarts is 3 on node1 but 0 on node2; every node of a job must be started "
                 "with the same value"));
   EXPECT_EQ(job.state().nodes.size(), 1u);
+}
+
+// The structured bindings count the fields: one that is added fails to compile here until it is
+// refused where it differs.
+TEST_F(RendezvousCoreTest, RefusesEverySettingThatDiffersByItsName) {
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k] = Settings(2, 2);
+  using S = RendezvousSettings;
+  const std::pair<std::string, std::function<void(S&)>> changes[] = {
+      {"--nnodes is 2 on node1 but 1:2 on node2", [](S& s) { s.min_nodes = 1; }},
+      {"--nnodes is 2 on node1 but 2:3 on node2", [](S& s) { s.max_nodes = 3; }},
+      {"--max_restarts is 0 on node1 but 1 on node2", [](S& s) { s.max_restarts = 1; }},
+      {"--rdzv_backend is dynamic on node1 but static on node2", [](S& s) { s.is_static = true; }},
+      {"=join_timeout is 10m on node1 but 1s", [](S& s) { s.join_timeout = absl::Seconds(1); }},
+      {"=last_call_timeout is 30s on node1 but 1s",
+       [](S& s) { s.last_call_timeout = absl::Seconds(1); }},
+      {"=close_timeout is 20s on node1 but 1s", [](S& s) { s.close_timeout = absl::Seconds(1); }},
+      {"--shutdown_timeout is 30s on node1 but 1s",
+       [](S& s) { s.shutdown_timeout = absl::Seconds(1); }},
+      {"=orphan_timeout is 10m on node1 but 1s", [](S& s) { s.orphan_timeout = absl::Seconds(1); }},
+      {"--scale_up is now on node1 but never", [](S& s) { s.scale_up = ScaleUp::kNever; }},
+      {"--scale_up is now on node1 but checkpoint",
+       [](S& s) { s.scale_up = ScaleUp::kCheckpoint; }},
+      {"--left_exit_code is 0 on node1 but 76", [](S& s) { s.left_exit_code = 76; }},
+  };
+  for (const auto& [refusal, change] : changes) {
+    CoreUnderTest& job = Job(Settings(2, 2));
+    job.Join(1);
+    change(job.Report(2).settings);
+    job.Join(2);
+    ASSERT_NE(job.Told<Refuse>(2), nullptr) << refusal;
+    EXPECT_THAT(std::string(job.Told<Refuse>(2)->status.message()), HasSubstr(refusal));
+  }
 }
 
 TEST_F(RendezvousCoreTest, RefusesAnotherNumberOfNodes) {

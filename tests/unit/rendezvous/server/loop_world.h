@@ -42,6 +42,7 @@ struct Heard {
   std::vector<StoreReply> replies;
   std::vector<hangs::WatchOrder> orders;
   std::vector<std::string> downs;
+  absl::Duration lease;
   absl::Status fatal;
   int ups = 0;
   bool is_up = false;
@@ -52,6 +53,7 @@ struct Heard {
         .on_directive = [this](Directive d) { directives.push_back(std::move(d)); },
         .on_store_reply = [this](StoreReply r) { replies.push_back(std::move(r)); },
         .on_watch_order = [this](hangs::WatchOrder order) { orders.push_back(std::move(order)); },
+        .on_lease = [this](absl::Duration duration, absl::Duration) { lease = duration; },
         .on_state =
             [this](bool up, std::string detail, absl::Status why) {
               is_up = up;

@@ -331,6 +331,16 @@ TEST_F(RendezvousServerTest, HearsRenewalsAndAnswersThem) {
   }
 }
 
+TEST_F(RendezvousServerTest, SaysHowLongItsLeasesAreBeforeTheLinkIsUp) {
+  LeaseSettings lease;
+  lease.duration = absl::Seconds(42);
+  const auto server = MakeServer({.lease = lease});
+  Heard heard;
+  const auto link = Open(LinkTo(Listen(*server)), heard);
+  ASSERT_TRUE(RunUntil([&] { return heard.ups == 1; }));
+  EXPECT_EQ(heard.lease, absl::Seconds(42));
+}
+
 TEST_F(RendezvousServerTest, IsNotToldTheSameMoreOftenThanItWants) {
   const auto server = MakeServer();
   Heard heard;
