@@ -1,6 +1,5 @@
 #include "rendezvous/server/metrics_door.h"
 
-#include "absl/strings/str_cat.h"
 #include "proto/base/version.h"
 #include "proto/io/metrics_token.h"
 #include "rendezvous/status/job_metrics.h"
@@ -17,14 +16,6 @@ MetricsDoor::MetricsDoor(asio::io_context& loop, RendezvousServer& server,
   for (const OwnerKey& owner : owners) {
     owners_.emplace_back(owner.owner, DeriveMetricsToken(owner.secret));
   }
-}
-
-absl::StatusOr<int> MetricsDoor::Listen(const Endpoint& at) {
-  const absl::StatusOr<int> port = door_.Listen(at.host, at.port);
-  if (port.ok()) return port;
-  return absl::Status(
-      port.status().code(),
-      absl::StrCat("--metrics=", ToString(at), ": cannot listen: ", port.status().message()));
 }
 
 HttpAnswer MetricsDoor::Answer(const HttpRequest& request) {

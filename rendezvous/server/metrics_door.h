@@ -24,8 +24,8 @@ class MetricsDoor {
   MetricsDoor(asio::io_context& loop, RendezvousServer& server, const std::vector<OwnerKey>& owners,
               bool authentication);
 
-  // Errors: as HttpDoor::Listen, naming --metrics.
-  absl::StatusOr<int> Listen(const Endpoint& at);
+  // Errors: as HttpDoor::Listen.
+  absl::StatusOr<int> Listen(const Endpoint& at) { return door_.Listen(at.host, at.port); }
 
  private:
   HttpAnswer Answer(const HttpRequest& request);

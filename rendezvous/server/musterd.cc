@@ -20,6 +20,7 @@
 #include "proto/base/mono_time.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/host_name.h"
+#include "proto/io/http_door.h"
 #include "rendezvous/server/metrics_door.h"
 #include "rendezvous/server/musterd_options.h"
 #include "rendezvous/server/passed_sockets.h"
@@ -34,6 +35,7 @@ namespace {
 constexpr absl::Duration kShutdownTime = absl::Seconds(2);
 // So that a node outlives the loss of one.
 constexpr int kRenewalsPerLease = 3;
+constexpr char kHealthPath[] = "/healthz";
 
 int Fail(const absl::Status& status) {
   std::cerr << "musterd: " << status.message() << std::endl;
@@ -114,16 +116,25 @@ std::unique_ptr<PortMark> MarkPort(asio::io_context& loop, int port) {
   return mark;
 }
 
-absl::StatusOr<std::unique_ptr<MetricsDoor>> OpenMetrics(asio::io_context& loop,
-                                                         const MusterdOptions& options,
-                                                         const std::vector<OwnerKey>& owners,
-                                                         RendezvousServer& server) {
-  auto door = std::make_unique<MetricsDoor>(loop, server, owners, options.authentication);
-  MUSTER_ASSIGN_OR_RETURN(const int port, door->Listen(*options.metrics));
-  std::cerr << "musterd: metrics at http://"
-            << ToString(Endpoint{.host = options.metrics->host, .port = port}) << "/metrics"
-            << std::endl;
-  return door;
+// Says where `path` is served, or why not.
+absl::Status TellServed(const std::string& path, absl::string_view what, const Endpoint& at,
+                        const absl::StatusOr<int>& port) {
+  if (!port.ok()) {
+    return absl::Status(
+        port.status().code(),
+        absl::StrCat("--", what, "=", ToString(at), ": cannot listen: ", port.status().message()));
+  }
+  std::cerr << "musterd: " << what << " at http://"
+            << ToString(Endpoint{.host = at.host, .port = *port}) << path << std::endl;
+  return absl::OkStatus();
+}
+
+// That this is answered is all that it tells: the loop of all jobs turns.
+std::unique_ptr<HttpDoor> MakeHealthDoor(asio::io_context& loop) {
+  return std::make_unique<HttpDoor>(loop, [](const HttpRequest& request, HttpDoor::Tell tell) {
+    if (request.path == kHealthPath) return tell({.body = "ok\n"});
+    tell({.status = 404, .body = absl::StrCat("health is at ", kHealthPath, "\n")});
+  });
 }
 
 absl::Status Run(const MusterdOptions& options, const EnvironmentMap& environment) {
@@ -157,7 +168,14 @@ absl::Status Run(const MusterdOptions& options, const EnvironmentMap& environmen
             << std::endl;
   std::unique_ptr<MetricsDoor> metrics;
   if (options.metrics) {
-    MUSTER_ASSIGN_OR_RETURN(metrics, OpenMetrics(loop, options, owners, *server));
+    metrics = std::make_unique<MetricsDoor>(loop, *server, owners, options.authentication);
+    MUSTER_RETURN_IF_ERROR(
+        TellServed("/metrics", "metrics", *options.metrics, metrics->Listen(*options.metrics)));
+  }
+  const std::unique_ptr<HttpDoor> health = MakeHealthDoor(loop);
+  if (options.health) {
+    MUSTER_RETURN_IF_ERROR(TellServed(kHealthPath, "health", *options.health,
+                                      health->Listen(options.health->host, options.health->port)));
   }
   loop.run();
   return absl::OkStatus();

@@ -101,6 +101,11 @@ command_line::Grammar MusterdGrammar(MusterdOptions& out) {
        .help = "serve figures of the jobs to a Prometheus, at /metrics of that port; on this "
                "machine alone unless an address is given [none]",
        .read = Into(command_line::ParseListenAddress, out.metrics)},
+      {.name = "health",
+       .value_name = "[ADDRESS:]PORT",
+       .help = "answer probes at /healthz of that port, to anyone and with nothing else; on this "
+               "machine alone unless an address is given [none]",
+       .read = Into(command_line::ParseListenAddress, out.health)},
       {.name = "log_format",
        .value_name = "text|json",
        .help = "format of the log lines [text]",

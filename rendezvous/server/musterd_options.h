@@ -29,6 +29,7 @@ struct MusterdOptions {
   bool authentication = true;
   absl::Duration lease = LeaseSettings{}.duration;
   std::optional<Endpoint> metrics;  // none: they are not served
+  std::optional<Endpoint> health;   // none: no probe is answered
   log::Format log_format = log::Format::kText;
 };
 

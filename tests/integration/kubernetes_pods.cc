@@ -152,6 +152,9 @@ Pod MakePod(const std::string& name, const Template& made_of, const YAML::Node& 
   ReadCommand(container, pod);
   ReadMounts(spec, made_of.claims, container, pod);
   pod.working_directory = Text(container, {"workingDir"});
+  pod.probe_port = Text(container, {"readinessProbe", "httpGet", "port"});
+  pod.probe_path = Text(container, {"readinessProbe", "httpGet", "path"});
+  EXPECT_EQ(!pod.probe_port.empty(), At(container, {"readinessProbe"}).IsMap());
   pod.user = Text(spec, {"securityContext", "runAsUser"});
   EXPECT_EQ(pod.user, Text(spec, {"securityContext", "fsGroup"}));
   EXPECT_EQ(pod.user, Text(spec, {"securityContext", "runAsGroup"}));
@@ -368,6 +371,20 @@ SubprocessResult PodsInNamespaces::RunInPod(size_t pod, const Arguments& argumen
                                              MusterBinary()} +
                                        arguments))
       .Wait(kPodPatience);
+}
+
+// The kubelet of a node asks from outside its pods, here from node 0.
+bool PodsInNamespaces::IsReady(size_t pod) const {
+  constexpr char kAsks[] =
+      "import http.client, sys\n"
+      "asked = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]))\n"
+      "asked.request('GET', sys.argv[3])\n"
+      "sys.exit(asked.getresponse().status != 200)\n";
+  return StartProgram(network_->On(0, {"/usr/bin/python3", "-c", kAsks,
+                                       network_->AddressOf(static_cast<int>(pod) + 1),
+                                       pods_[pod].probe_port, pods_[pod].probe_path}))
+             .Wait(kPodPatience)
+             .exit_code == 0;
 }
 
 // The first process of its process namespace: all others end with it.

@@ -34,6 +34,9 @@ struct Pod {
   std::string working_directory;
   std::vector<PodMount> mounts;
   std::string user;  // number of its user and its group; empty: root
+  // What the kubelet asks over HTTP, and nothing else; empty: it asks nothing.
+  std::string probe_port;
+  std::string probe_path;
 };
 
 // The pods that `file` of deploy/k8s makes, in the order of their indices. What no controller would
@@ -60,6 +63,8 @@ class PodsInNamespaces : public JobTest {
   Subprocess StartContainer(size_t pod) const;
   // `muster` with `arguments` and the secret, beside the program of a pod that runs.
   SubprocessResult RunInPod(size_t pod, const Arguments& arguments) const;
+  // Whether the kubelet finds the pod ready.
+  bool IsReady(size_t pod) const;
   // Ends it as a failing node does, or a kernel that is out of memory.
   static void KillContainer(Subprocess& container);
 

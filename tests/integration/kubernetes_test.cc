@@ -126,6 +126,7 @@ TEST_P(ElasticKubernetes, LosesAPodAndTakesItsReplacementIn) {
   ASSERT_EQ(pods.size(), 5u);
   Place(pods, kTrains);
   Subprocess daemon = StartContainer(0);
+  EXPECT_TRUE(WaitUntil([&] { return IsReady(0); }, kPodPatience));
   std::vector<Subprocess> containers = StartAll(pods.size(), 1);
   ASSERT_TRUE(AllRun(4));
   ForgetMarks();  // those of a first round without the last, too

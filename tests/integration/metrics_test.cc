@@ -253,5 +253,28 @@ TEST_F(Metrics, AreToldToEverybodyWithoutAuthentication) {
   EXPECT_THAT(daemon.Wait(kLong), ExitsWith(0));
 }
 
+TEST_F(Metrics, HealthOfAMusterdIsToldWithoutATokenAndNothingElse) {
+  Subprocess daemon =
+      StartProgram({MusterdBinary(), "--listen=" + endpoint(), absl::StrCat("--health=", port())});
+  ASSERT_TRUE(daemon.WaitForOutput("health at http://127.0.0.1:", kLong));
+  std::vector<UniqueFd> open;
+  for (int i = 0; i < 20; ++i) open.push_back(ConnectTo(port()));
+  EXPECT_THAT(Get(port(), "/healthz", ""), StartsWith("HTTP/1.1 200"));
+  for (const char* path : {"/", "/metrics"}) {
+    EXPECT_THAT(Get(port(), path, Token()), StartsWith("HTTP/1.1 404")) << path;
+  }
+  daemon.Signal(SIGTERM);
+  EXPECT_THAT(daemon.Wait(kLong), ExitsWith(0));
+}
+
+TEST_F(Metrics, HealthOfAMusterdNeedsItsPort) {
+  const LoopbackPort taken(PortUse::kListening);
+  const SubprocessResult result = StartProgram({MusterdBinary(), "--listen=" + endpoint(),
+                                                absl::StrCat("--health=", taken.number())})
+                                      .Wait(kLong);
+  EXPECT_THAT(result, ExitsWith(2));
+  EXPECT_THAT(result.err, HasSubstr("cannot listen: "));
+}
+
 }  // namespace
 }  // namespace muster::testing

@@ -24,6 +24,7 @@ TEST(ParseMusterdCommand, RefusesWhatItCannotDo) {
   for (const std::vector<std::string>& args :
        std::vector<std::vector<std::string>>{{"--lease=0"},
                                              {"--lease=2h"},
+                                             {"--health=/healthz"},
                                              {"--tls=maybe"},
                                              {"--log_format=xml"},
                                              {"--listn=a:1"},
@@ -35,14 +36,18 @@ TEST(ParseMusterdCommand, RefusesWhatItCannotDo) {
 }
 
 TEST(ParseMusterdCommand, ReadsItsOptions) {
-  const absl::StatusOr<MusterdCommand> command = ParseMusterdCommand(
-      {"--lease=2.5", "--tls=off", "--log_format=json", "--port_file=p", "--token_dir=d"}, {});
+  const absl::StatusOr<MusterdCommand> command =
+      ParseMusterdCommand({"--lease=2.5", "--tls=off", "--log_format=json", "--port_file=p",
+                           "--token_dir=d", "--metrics=9400", "--health=[::]:9401"},
+                          {});
   ASSERT_TRUE(command.ok()) << command.status();
   EXPECT_EQ(command->options.lease, absl::Seconds(2.5));
   EXPECT_EQ(command->options.tls, TlsMode::kOff);
   EXPECT_EQ(command->options.log_format, log::Format::kJson);
   EXPECT_EQ(command->options.port_file, "p");
   EXPECT_EQ(command->options.token_dir, "d");
+  EXPECT_EQ(command->options.metrics, (Endpoint{"127.0.0.1", 9400}));
+  EXPECT_EQ(command->options.health, (Endpoint{"::", 9401}));
   EXPECT_THAT(ParseMusterdCommand({"--help"}, {})->print,
               ::testing::HasSubstr("--token_file=FILE"));
 }
