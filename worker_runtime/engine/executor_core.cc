@@ -94,7 +94,7 @@ ExecutorCore::Arrival ExecutorCore::WhatIs(int unit) const {
   return FindUse(unit) < 0 ? Arrival::kUnknown : Arrival::kNext;
 }
 
-int ExecutorCore::UseHoldUp() const {
+int ExecutorCore::UseHoldUp() {
   const plan::Entry& entry = use();
   std::vector<int> needs = entry.waits;
   needs.insert(needs.end(), entry.unshards.begin(), entry.unshards.end());
@@ -125,19 +125,19 @@ bool ExecutorCore::StartNext(ActionOrder& order) {
   return true;
 }
 
-int ExecutorCore::HoldUp() const {
+int ExecutorCore::HoldUp() {
   int found = plan::kNone;
   if (computing_.next() != plan::kNone) found = HoldUpOf(computing_.next());
   // What it waits for has not been launched: something before that in the order is in the way.
   return found == plan::kNone ? HoldUpOfLaunches() : found;
 }
 
-int ExecutorCore::HoldUpOfLaunches() const {
+int ExecutorCore::HoldUpOfLaunches() {
   int found = plan::kNone;
   if (launching_.next() != plan::kNone) found = HoldUpOf(launching_.next());
-  for (const int launched : launching_.started()) {
-    if (found != plan::kNone) break;
-    if (states_[launched] == State::kStarted) found = launched;
+  if (found == plan::kNone) {
+    found = launching_.FirstUnderWay(
+        [this](int launched) { return states_[launched] == State::kDone; });
   }
   MUSTER_CHECK(found != plan::kNone);
   return found;

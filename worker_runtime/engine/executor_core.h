@@ -38,16 +38,23 @@ using ExecutorEvent = std::variant<GradientReady, Done, UnitEntered>;
 class ActionOrder {
  public:
   void Add(int action) { actions_.push_back(action); }
-  void Rewind() { next_ = 0; }
+  void Rewind() { next_ = oldest_ = 0; }
   void Pass() { ++next_; }
 
   // The first that has not started; plan::kNone: all have.
   int next() const { return next_ < actions_.size() ? actions_[next_] : plan::kNone; }
-  absl::Span<const int> started() const { return absl::MakeConstSpan(actions_).first(next_); }
+  // The first that has started and is not done; plan::kNone: none is under way. What `is_done` is
+  // told of is done until Rewind, and is not asked again.
+  template <typename IsDone>
+  int FirstUnderWay(IsDone is_done) {
+    while (oldest_ < next_ && is_done(actions_[oldest_])) ++oldest_;
+    return oldest_ < next_ ? actions_[oldest_] : plan::kNone;
+  }
 
  private:
   std::vector<int> actions_;
   size_t next_ = 0;
+  size_t oldest_ = 0;  // those before it are done
 };
 
 class ExecutorCore {
@@ -65,7 +72,7 @@ class ExecutorCore {
 
   // While nothing can be computed: the action under way that holds up the next one, to be waited
   // for.
-  int HoldUp() const;
+  int HoldUp();
 
   // What it means that the pass that runs comes to a unit. Uses that a pass leaves out are passed
   // over.
@@ -78,7 +85,7 @@ class ExecutorCore {
   // The use that the pass has come to.
   const plan::Entry& use() const { return pass().entries[use_]; }
   // The action under way that holds it up; kNone: it may go on.
-  int UseHoldUp() const;
+  int UseHoldUp();
 
   // Whether no pass runs that is of another stage.
   bool IsOfPass(int stage) const { return pass_ == plan::kNone || pass().of.stage == stage; }
@@ -102,7 +109,7 @@ class ExecutorCore {
   bool StartNext(ActionOrder& order);
   absl::Span<const int> StartWhatMay();
   void StartWhatNeedNotCompute();
-  int HoldUpOfLaunches() const;
+  int HoldUpOfLaunches();
   // The first action under way that `action` waits for; kNone.
   int HoldUpOf(int action) const;
 

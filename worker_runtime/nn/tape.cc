@@ -20,13 +20,17 @@ constexpr size_t kChunkBytes = 16 << 10;
 void* FunctionMemory::Take(size_t bytes) {
   constexpr size_t kAlignment = alignof(std::max_align_t);
   bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  if (!chunks_.empty() && used_ + bytes > kChunkBytes) {
-    ++chunk_;
+  if (chunk_ < chunks_.size() && used_ + bytes > chunks_[chunk_].size) {
+    if (used_ > 0) ++chunk_;
     used_ = 0;
   }
-  if (chunk_ == chunks_.size()) chunks_.push_back(std::make_unique<std::byte[]>(kChunkBytes));
-  if (bytes > kChunkBytes) chunks_[chunk_] = std::make_unique<std::byte[]>(bytes);
-  void* taken = chunks_[chunk_].get() + used_;
+  if (chunk_ == chunks_.size()) chunks_.emplace_back();
+  Chunk& chunk = chunks_[chunk_];
+  if (bytes > chunk.size) {
+    chunk.size = std::max(bytes, kChunkBytes);
+    chunk.bytes = std::make_unique<std::byte[]>(chunk.size);
+  }
+  void* taken = chunk.bytes.get() + used_;
   used_ += bytes;
   return taken;
 }

@@ -68,7 +68,11 @@ class FunctionMemory {
   void Reset();
 
  private:
-  std::vector<std::unique_ptr<std::byte[]>> chunks_;
+  struct Chunk {
+    std::unique_ptr<std::byte[]> bytes;
+    size_t size = 0;
+  };
+  std::vector<Chunk> chunks_;
   size_t chunk_ = 0;  // the one in use
   size_t used_ = 0;   // bytes of it
 };

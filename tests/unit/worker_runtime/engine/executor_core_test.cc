@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,32 @@ using plan::Lane;
 using plan::Program;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+
+// However many launches of a step are behind, a wait looks at what is new.
+TEST(ActionOrder, AsksForWhatIsDoneOnce) {
+  constexpr int kActions = 1000;
+  constexpr int kUnderWay = 3;
+  ActionOrder order;
+  for (int action = 0; action < kActions; ++action) order.Add(action);
+  for (int step = 0; step < 2; ++step) {
+    int first = 0;
+    int looks = 0;
+    const auto is_done = [&](int action) {
+      ++looks;
+      return action < first;
+    };
+    EXPECT_EQ(order.FirstUnderWay(is_done), plan::kNone);
+    for (int action = 0; action < kActions; ++action) {
+      order.Pass();
+      first = std::max(0, action - kUnderWay);
+      ASSERT_EQ(order.FirstUnderWay(is_done), first);
+    }
+    EXPECT_LE(looks, 2 * kActions);
+    first = kActions;
+    EXPECT_EQ(order.FirstUnderWay(is_done), plan::kNone);
+    order.Rewind();
+  }
+}
 
 // Starts what the core says, and says what it was.
 class ExecutorCoreTest : public ::testing::Test {

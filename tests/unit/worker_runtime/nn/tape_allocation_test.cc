@@ -1,6 +1,7 @@
 // An executable of its own, because it counts every operator new of the process.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -43,6 +44,30 @@ TEST(Step, AllocatesNothingAfterTheFirst) {
   step();
   EXPECT_EQ(allocations - before, 0);
   EXPECT_EQ(pool.usage().system_allocations, system_before);
+}
+
+// What an operation of a program's own may keep, as a table, and what ours do.
+TEST(Step, AllocatesNothingAfterTheFirstForFunctionsOfAnySize) {
+  TensorPool pool;
+  Tape tape(pool);
+  const auto record = [&]<size_t kSize>(const std::array<int, kSize>& kept, const Activation& x) {
+    return tape.Record(
+        x.value, {},
+        [kept, slot = x.slot](Tape& on, const Tensor& dy) {
+          if (kept.back() == 0) on.AddGradient(slot, dy);
+        },
+        NoGradientFunction());
+  };
+  const auto step = [&] {
+    const Activation x = tape.Watch(pool.Allocate(DType::kF32, {1}));
+    const Activation small = record(std::array<int, 3>{}, x);
+    const Activation large = record(std::array<int, 20'000>{}, small);
+    tape.Backward(record(std::array<int, 10'000>{}, record(std::array<int, 3>{}, large)));
+  };
+  step();
+  const int64_t before = allocations;
+  step();
+  EXPECT_EQ(allocations - before, 0);
 }
 
 }  // namespace
