@@ -239,6 +239,7 @@ void Engine::OnAction(std::function<void(const TimedAction& action)> listener) {
 int64_t Engine::step() const { return state_->progress.step; }
 const Plan& Engine::plan() const { return state_->rig->plan; }
 TensorPool& Engine::pool() { return state_->rig->pool; }
+const std::string& Engine::not_proven() const { return state_->rig->not_proven; }
 const std::string& Engine::PlanHash() const { return state_->rig->plan_hash; }
 
 int64_t Engine::bytes_sent() const {

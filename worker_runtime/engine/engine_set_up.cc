@@ -151,15 +151,21 @@ absl::StatusOr<EngineSetUp> SetUpOf(const ParameterStore& store, const Plan& pla
   return set_up;
 }
 
-absl::Status ProvePrograms(const EngineSetUp& set_up, const Plan& plan, int own_rank) {
+absl::StatusOr<std::string> ProvePrograms(const EngineSetUp& set_up, const Plan& plan,
+                                          int own_rank) {
   const plan::Program own = plan::CompileProgram(set_up.InputOf(plan), own_rank);
   MUSTER_RETURN_IF_ERROR(plan::ProveMemory(own));
-  if (set_up.mesh.size() > plan::kMostProvenRanks) return absl::OkStatus();
+  std::string not_proven = plan::WhatIsNotProven(own, set_up.mesh.size());
+  if (set_up.mesh.size() > plan::kMostProvenRanks) return not_proven;
   std::vector<plan::Program> programs;
   for (int rank = 0; rank < set_up.mesh.size(); ++rank) {
     programs.push_back(plan::CompileProgram(set_up.InputOf(plan), rank));
+    if (not_proven.empty()) {
+      not_proven = plan::WhatIsNotProven(programs.back(), set_up.mesh.size());
+    }
   }
-  return plan::ProvePrograms(programs);
+  MUSTER_RETURN_IF_ERROR(plan::ProvePrograms(programs));
+  return not_proven;
 }
 
 absl::StatusOr<PipelineCut> CutOf(ParameterStore& store, const Plan& plan, int world_size,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -81,7 +82,9 @@ absl::StatusOr<PipelineCut> CutOf(ParameterStore& store, const Plan& plan, int w
 absl::StatusOr<EngineSetUp> SetUpOf(const ParameterStore& store, const Plan& plan,
                                     const PipelineCut& cut, int world_size,
                                     const std::vector<plan::UseTrace>& traces);
-// The own program for races, and those of all ranks together, up to 256 of them. Errors: kInternal.
-absl::Status ProvePrograms(const EngineSetUp& set_up, const Plan& plan, int own_rank);
+// The own program for races, and those of all ranks together, up to 256 of them. Returns what is
+// not proven of them (plan::WhatIsNotProven). Errors: kInternal.
+absl::StatusOr<std::string> ProvePrograms(const EngineSetUp& set_up, const Plan& plan,
+                                          int own_rank);
 
 }  // namespace muster

@@ -212,11 +212,12 @@ absl::StatusOr<std::unique_ptr<Rig>> MakeRig(Communicator& world, ParameterStore
   MUSTER_RETURN_IF_ERROR(
       CheckAgreement(world, absl::StrCat(text, TextOfCut(cut), TextOfTokens(plan, set_up),
                                          plan::Describe(program_of_0))));
-  MUSTER_RETURN_IF_ERROR(ProvePrograms(set_up, plan, world.rank()));
+  MUSTER_ASSIGN_OR_RETURN(std::string not_proven, ProvePrograms(set_up, plan, world.rank()));
   plan::Program program = plan::CompileProgram(set_up.InputOf(plan), world.rank());
   MUSTER_ASSIGN_OR_RETURN(auto groups, SplitGroups(world, program));
   auto rig = std::make_unique<Rig>(world, store, std::move(plan), std::move(set_up),
                                    std::move(program), std::move(groups));
+  rig->not_proven = std::move(not_proven);
   rig->plan_hash = Sha256().Add(text).Finish();
   rig->held.Initialize(rig->plan.seed);
   return rig;
@@ -237,7 +238,7 @@ absl::StatusOr<bool> AdoptOrder(Rig& rig, const std::vector<int>& observed) {
   }
   if (order == observed) return false;
   order = observed;
-  MUSTER_RETURN_IF_ERROR(ProvePrograms(rig.set_up, rig.plan, rig.world.rank()));
+  MUSTER_RETURN_IF_ERROR(ProvePrograms(rig.set_up, rig.plan, rig.world.rank()).status());
   return true;
 }
 

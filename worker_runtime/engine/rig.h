@@ -64,6 +64,7 @@ struct Rig {
   RankState held;
   std::optional<Reduction> reduction;
   std::string plan_hash;
+  std::string not_proven;  // of the first program; see Engine::not_proven
 };
 
 // Agrees with the other ranks on everything that a program is made from, proves the programs, and

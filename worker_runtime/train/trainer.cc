@@ -456,6 +456,7 @@ void Trainer::PrintStart() const {
                      .backend = options_.backend,
                      .exchange_notes = world_->notes(),
                      .adapters = DescribeAdapters(),
+                     .not_proven = engine_->not_proven(),
                      .resumed = resumed_}));
   if (engine_->step() >= options_.plan.steps) {
     console_.Print(absl::StrCat("\nnothing to train: ", engine_->step(),

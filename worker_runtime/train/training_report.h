@@ -29,6 +29,7 @@ struct StartFacts {
   std::string backend;
   std::string exchange_notes;  // Communicator::notes
   std::string adapters;        // empty: there are none
+  std::string not_proven;      // Engine::not_proven
   std::string resumed;         // the checkpoint; empty: none
 };
 
