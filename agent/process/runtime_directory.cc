@@ -71,7 +71,7 @@ absl::Status CheckRoom(absl::string_view flag, const std::string& directory) {
   return FailedAt(flag, path, error_number);
 }
 
-// As MakeUniqueDirectory, with room for files.
+// Does what MakeUniqueDirectory does, and looks for room for files.
 absl::StatusOr<std::string> MakeRoomyDirectory(absl::string_view flag, const std::string& prefix) {
   MUSTER_ASSIGN_OR_RETURN(std::string path, MakeUniqueDirectory(flag, prefix));
   // mkdtemp's 0700 is narrowed by the umask.

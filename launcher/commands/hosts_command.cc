@@ -110,8 +110,8 @@ class HostRun {
   }
 
  private:
-  // As many hosts as may be on the way to their greeting. Once the others are stopped no more are
-  // started.
+  // Starts as many hosts as may be on the way to their greeting; once the others are stopped, no
+  // more.
   void StartMore() {
     auto reaching = std::count_if(
         sessions_.begin(), sessions_.end(),

@@ -62,10 +62,10 @@ struct MachineView {
 // (--standalone, and where neither an endpoint nor a master's port was given); empty: it stays the
 // default.
 //
-// With --hostfile, a host file in --config_file, or DeepSpeed's options and a host file at its
-// usual place, it is a HostJob: its options have been read, and are checked together on each host.
-// Else the spec is validated. Its endpoint is empty when a job on one node needs none; with several
-// nodes it always has host and port. A static job always has a node rank.
+// The result is a HostJob where there is --hostfile, a host file in --config_file, or DeepSpeed's
+// options and a host file at its usual place: its options have been read, and are checked together
+// on each host. The spec of RunFlags is validated. Its endpoint is empty when a job on one node
+// needs none; with several nodes it always has host and port. A static job always has a node rank.
 //
 // Errors: kInvalidArgument naming the flag (or variable), the value, what was expected and, for an
 // unknown option, the nearest spelling; that of `scheduler`, unless --scheduler=none.

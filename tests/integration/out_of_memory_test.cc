@@ -64,7 +64,7 @@ TEST_F(OutOfMemory, IsNamedAsTheProbableCauseWhenTheKernelsCounterMoved) {
   EXPECT_THAT(result.err, HasSubstr("rank 1"));
 }
 
-// As a loader of data does in a process of its own, whose rank says nothing of memory.
+// A loader of data dies so in a process of its own, and its rank says nothing of memory.
 TEST_F(OutOfMemory, IsNamedAsTheProbableCauseWhereItIsAHelperThatDied) {
   const MemoryLimit limit;
   if (limit.path().empty()) GTEST_SKIP() << "no memory cgroup (v1) can be made here";

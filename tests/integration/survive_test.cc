@@ -83,7 +83,7 @@ TEST_F(Survive, TheLossOfAWorkerInItsOwnProcesses) {
   EXPECT_TRUE(found);
 }
 
-// In C, and in Python without PyTorch.
+// The programs are in C, and in Python without PyTorch.
 class SurviveInOtherLanguages : public Survive,
                                 public ::testing::WithParamInterface<std::string> {};
 

@@ -321,6 +321,17 @@ std::vector<Paragraph> ParagraphsOf(const File& file) {
   return paragraphs;
 }
 
+// Whether the sentence is only a clause, and goes on with parts of that clause alone: "With the
+// root, where two have another one."
+bool IsOnlyAClause(absl::string_view sentence) {
+  static const std::set<absl::string_view> connectives = {"and",   "but", "or",    "where",
+                                                          "which", "who", "whose", "with"};
+  const std::vector<absl::string_view> parts = absl::StrSplit(sentence, ", ");
+  return std::all_of(parts.begin() + 1, parts.end(), [&](absl::string_view part) {
+    return connectives.count(part.substr(0, part.find(' '))) > 0;
+  });
+}
+
 // A sentence may begin with "By" or "Where" if its subject follows, which a comma tells: "Between
 // rounds, there are no workers." Without one it counts as a fragment, "Between calls."
 bool HasNoSubject(absl::string_view text) {
@@ -331,10 +342,12 @@ bool HasNoSubject(absl::string_view text) {
       "Since", "To",   "Under", "Until", "Where",  "Who",    "With",   "Without"};
   const absl::string_view word = text.substr(
       0, std::find_if_not(text.begin(), text.end(), absl::ascii_isalnum) - text.begin());
+  static const std::set<absl::string_view> clauses = {"As", "Since", "With"};
   if (fragments.count(word)) return true;
+  if (!absl::StartsWith(text.substr(word.size()), " ")) return false;
+  if (clauses.count(word) && IsOnlyAClause(text.substr(0, text.find(". ")))) return true;
   const bool is_one_sentence = !absl::StrContains(text, ". ") && !absl::StrContains(text, "? ");
-  return openings.count(word) && absl::StartsWith(text.substr(word.size()), " ") &&
-         is_one_sentence && !absl::StrContains(text, ',');
+  return openings.count(word) && is_one_sentence && !absl::StrContains(text, ',');
 }
 
 // Comments that begin in the middle of a sentence, "Of the last round.", and whose subject only the
@@ -667,7 +680,9 @@ TEST(House, FindsSentencesThatAreOnlyAnOpening) {
   for (const char* fragment :
        {"By path.", "As some rank.", "Between calls.", "For messages.", "Where the model is cut.",
         "Who holds it.", "Not before it is ours.", "Without its prefix: all of it.",
-        "Until its lanes have ended or\n// wait for the block."}) {
+        "Until its lanes have ended or\n// wait for the block.", "As Make, with room for files.",
+        "With the root, where two have\n// another one.", "With one option, and one that is open.",
+        "As many as may wait. Others are told."}) {
     EXPECT_THAT(WithoutASubject(absl::StrCat("// ", fragment, "\nint a;\n")),
                 ElementsAre(Pair("subject a.h", 1)))
         << fragment;
@@ -675,7 +690,8 @@ TEST(House, FindsSentencesThatAreOnlyAnOpening) {
   for (const char* sentence :
        {"Between rounds, there are no workers.", "By path. Runs aside.", "Per-rank numbers.",
         "At(5) is the sixth.", "Whose it is.", "The keys are sorted\n// By path.",
-        "Where none is gathered, a parameter\n// may lie in two buckets."}) {
+        "Where none is gathered, a parameter\n// may lie in two buckets.",
+        "As one, which is rare, it is told. And so on.", "With two, they share it. It grows."}) {
     EXPECT_THAT(WithoutASubject(absl::StrCat("// ", sentence, "\nint a;\n")), IsEmpty())
         << sentence;
   }

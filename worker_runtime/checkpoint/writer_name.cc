@@ -24,8 +24,8 @@ std::string TextOf(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Where a pid means this process and no other: the boot of the machine, and the namespace. Empty:
-// not known.
+// The place where a pid means this process and no other: the boot of the machine, and the
+// namespace. Empty: not known.
 std::string PlaceOfPids() {
   std::string boot = TextOf("/proc/sys/kernel/random/boot_id");
   boot = absl::StrReplaceAll(boot, {{"-", ""}, {"\n", ""}});
@@ -37,7 +37,7 @@ std::string PlaceOfPids() {
   return absl::StrCat(boot, "-", space);
 }
 
-// In clock ticks since the boot; empty if the process is not there, or is not to be seen.
+// The start in clock ticks since the boot; empty if the process is not there, or not to be seen.
 std::string StartOf(pid_t pid) {
   const std::string stat = TextOf(absl::StrCat("/proc/", pid, "/stat"));
   const size_t name_ends = stat.rfind(')');  // a name may have anything in it

@@ -70,7 +70,7 @@ bool IsSameButForSize(const Operation& a, const Operation& b) {
   return a.kind == b.kind && a.name == b.name && a.dtype == b.dtype && a.peer == b.peer;
 }
 
-// With the root, where two have another one.
+// The call has its root where two have another one.
 std::string CallInWords(const Side& side, const std::vector<Side>& sides,
                         const std::string& group) {
   const Operation& op = *side.operation;

@@ -22,7 +22,7 @@ namespace muster::hangs {
 
 class EndWatch {
  public:
-  // Since the last end, and of these so long without doing anything.
+  // The time since the last end, and the part of it without doing anything.
   static constexpr absl::Duration kNoticeMin = absl::Seconds(8);
   static constexpr absl::Duration kStillMin = absl::Seconds(5);
   // The same of ranks that do something all the time.

@@ -407,7 +407,7 @@ TEST(ParseFlags, AsksForTheMeetingPlaceThatHydraDoesNotTell) {
   EXPECT_THAT(Refusal({}, With(hydra, {{"MPI_LOCALNRANKS", "3"}})), HasSubstr("on how many nodes"));
 }
 
-// With the option that the refusal and the guide name, and one that the scheduler leaves open.
+// The option is the one that the refusal and the guide name, or one that the scheduler leaves open.
 TEST(ParseFlags, TakesTheMeetingPlaceOfTasksWhoseNodesNobodyNumbers) {
   const EnvironmentMap hydra = {
       {"PMI_SIZE", "4"}, {"PMI_RANK", "2"}, {"MPI_LOCALNRANKS", "2"}, {"MPI_LOCALRANKID", "1"}};
