@@ -11,6 +11,7 @@
 #include "agent/console/line_folding.h"
 #include "agent/console/line_format.h"
 #include "agent/console/worker_screen.h"
+#include "proto/base/words.h"
 
 namespace muster::agent {
 namespace {
@@ -208,7 +209,7 @@ class TerminalLayout final : public ConsoleLayout {
   void PrintLine(absl::string_view line, MonoTime now) override {
     Settle(now);
     TakeFolded(MonoTime::InfiniteFuture());
-    absl::StrAppend(&above_, line, "\n");
+    absl::StrAppend(&above_, LinesForTerminal(line), "\n");
     Draw();
   }
 
@@ -314,7 +315,7 @@ class PassThroughLayout final : public ConsoleLayout {
   }
   void End(int, MonoTime) override {}
   void PrintLine(absl::string_view line, MonoTime) override {
-    absl::StrAppend(&out_, at_line_start_ ? "" : "\n", line, "\n");
+    absl::StrAppend(&out_, at_line_start_ ? "" : "\n", LinesForTerminal(line), "\n");
     at_line_start_ = true;
   }
   // A worker that goes on here need not show its cursor again, or end a colour.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "agent/console/pty.h"
+#include "proto/base/words.h"
 
 namespace muster::agent {
 namespace {
@@ -59,7 +60,11 @@ Consoles::Consoles(asio::io_context& loop, int stdout_fd, int stderr_fd,
 // Takes each batch out first: a failed write is logged, and our own log line comes back here.
 void Consoles::WriteOut() {
   for (const std::unique_ptr<Console>& console : consoles_) {
-    const std::string batch = console->layout->TakeOutput();
+    std::string batch = console->layout->TakeOutput();
+    // A terminal without a cursor that moves; the other layouts know what they show.
+    if (console->kind == Console::Kind::kPlain && console->is_screen) {
+      batch = LinesForTerminal(batch);
+    }
     if (!batch.empty()) console->writer.Write(batch);
   }
   ArmTimer();

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/words.h"
 
 namespace muster::agent {
 namespace {
@@ -19,6 +20,12 @@ constexpr int kTabColumns = 8;
 constexpr absl::string_view kResetStyle = "\x1b[0m";
 
 bool IsControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
+// Whether a terminal would obey it, or a byte of it.
+bool IsObeyed(absl::string_view glyph) {
+  const bool is_ascii = glyph.size() == 1 && static_cast<unsigned char>(glyph[0]) < 0x80;
+  return !is_ascii && ForTerminal(glyph) != glyph;
+}
 
 // Bytes of the code point that `first` begins; 1 for what begins none.
 size_t CodePointBytes(char first) {
@@ -273,7 +280,10 @@ void WorkerScreen::FinishCsi(char final) {
 }
 
 void WorkerScreen::SetStyle() {
-  if (!has_styles_) return;
+  if (!has_styles_ ||
+      absl::string_view(pending_).find_first_not_of(kColourParameters) != absl::string_view::npos) {
+    return;
+  }
   const bool resets = pending_.empty() || pending_ == "0" || pending_ == "00";
   if (resets) {
     style_.clear();
@@ -284,6 +294,7 @@ void WorkerScreen::SetStyle() {
 }
 
 void WorkerScreen::Put(absl::string_view glyph, int columns) {
+  if (IsObeyed(glyph)) return;
   if (columns == 0) {
     if (cursor_column_ > 0 && cursor_column_ <= static_cast<int>(row().size()))
       absl::StrAppend(&row()[cursor_column_ - 1].glyph, glyph);

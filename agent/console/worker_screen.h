@@ -6,7 +6,7 @@
 // more: those above the cursor when the stream has settled, but for as many as the program has gone
 // back before (or may, while it hides the cursor, as live displays do). What cannot be shown in a
 // few rows that other workers' rows surround (addressing the whole screen, scrolling regions) is
-// left out.
+// left out, as is every control character that has no part in this.
 //
 // Colours stay with the characters, so that none leaks into another worker's row.
 //

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "launcher/commands/run_command.h"
+#include "launcher/commands/sight.h"
 #include "launcher/doctor/doctor_options.h"
 #include "launcher/doctor/look.h"
 #include "launcher/doctor/measure.h"
@@ -36,7 +37,7 @@ int DoctorCommand(const Invocation& invocation) {
     return ExitCodeOf(parsed.status());
   }
   if (const auto* print = std::get_if<PrintAndExit>(&*parsed)) {
-    return std::fputs(print->text.c_str(), stdout) < 0 ? kExitFailure : 0;
+    return PrintText(print->text, 0);
   }
   const DoctorFlags& flags = std::get<DoctorFlags>(*parsed);
   for (const std::string& warning : flags.warnings) {
@@ -64,8 +65,7 @@ int DoctorCommand(const Invocation& invocation) {
   }
   const std::string text = flags.as_json ? FormatAsJson(node.networks.host_name, findings)
                                          : FormatFindings(node.networks.host_name, findings);
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0) return kExitFailure;
-  return ExitCodeOfFindings(findings);
+  return PrintText(text, ExitCodeOfFindings(findings));
 }
 
 }  // namespace muster::launcher

@@ -1,5 +1,7 @@
 #include "launcher/commands/plan_command.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -20,6 +22,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/values.h"
+#include "proto/io/descriptors.h"
 #include "worker_runtime/advice/advise.h"
 #include "worker_runtime/advice/cheapest_fit.h"
 #include "worker_runtime/advice/device_table.h"
@@ -379,7 +382,8 @@ int PlanCommand(const Invocation& invocation) {
     std::fprintf(stderr, "muster plan: %s\n", std::string(text.status().message()).c_str());
     return kExitUsage;
   }
-  const bool printed = std::fputs(text->c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  const std::string shown = TextFor(STDOUT_FILENO, *text);
+  const bool printed = std::fputs(shown.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
   return printed ? 0 : kExitFailure;
 }
 

@@ -73,7 +73,7 @@ bool WasShown(const WorkerFailure& failure, const LogSpec& logs) {
 int Conclude(const JobOutcome& outcome, const SummaryOptions& options,
              const Invocation& invocation) {
   if (outcome.exit_code == 0) return 0;
-  const std::string summary = FormatExitSummary(outcome, options);
+  const std::string summary = TextFor(STDERR_FILENO, FormatExitSummary(outcome, options));
   std::fwrite(summary.data(), 1, summary.size(), stderr);
   return EndRun(outcome, invocation);
 }

@@ -1,20 +1,28 @@
 #include "launcher/commands/sight.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <string>
 
 #include "proto/base/exit_codes.h"
+#include "proto/base/words.h"
+#include "proto/io/descriptors.h"
 
 namespace muster::launcher {
 
 int PrintText(const std::string& text, int exit_code) {
+  return PrintRaw(TextFor(STDOUT_FILENO, text), exit_code);
+}
+
+int PrintRaw(const std::string& text, int exit_code) {
   const bool is_written =
       std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
   return is_written ? exit_code : kExitFailure;
 }
 
 int PrintRefusal(const std::string& program, const absl::Status& why) {
-  std::fprintf(stderr, "%s: %s\n", program.c_str(), std::string(why.message()).c_str());
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), LinesForTerminal(why.message()).c_str());
   return ExitCodeOf(why);
 }
 

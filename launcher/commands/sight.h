@@ -18,8 +18,11 @@ namespace muster::launcher {
 // What an answer may take beyond the agents' own time.
 inline constexpr absl::Duration kOfTheWay = absl::Seconds(3);
 
-// Prints `text`; `exit_code`, or that of a failure where it cannot be written.
+// Prints `text`, to a terminal without what would steer it (TextFor); `exit_code`, or that of a
+// failure where it cannot be written.
 int PrintText(const std::string& text, int exit_code);
+// The same of a text that steers the terminal on purpose.
+int PrintRaw(const std::string& text, int exit_code);
 // Says in the name of `program` why it does not do what was asked; the exit code that follows.
 int PrintRefusal(const std::string& program, const absl::Status& why);
 

@@ -86,7 +86,7 @@ class Screen {
   }
 
  private:
-  static bool Write(const std::string& text) { return PrintText(text, 0) == 0; }
+  static bool Write(const std::string& text) { return PrintRaw(text, 0) == 0; }
 
   bool is_ours_ = false;
   termios before_{};

@@ -18,6 +18,7 @@
 #include "launcher/hosts/remote_start.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/environment.h"
+#include "proto/io/descriptors.h"
 
 namespace muster::launcher {
 namespace {
@@ -76,7 +77,8 @@ std::string TakeLine(std::string& rest, bool at_end) {
 }
 
 void Show(FILE* stream, const std::string& line) {
-  std::fwrite(line.data(), 1, line.size(), stream);
+  const std::string text = TextFor(fileno(stream), line);
+  std::fwrite(text.data(), 1, text.size(), stream);
   std::fflush(stream);
 }
 

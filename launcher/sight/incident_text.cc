@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
-#include "launcher/sight/stacks_text.h"
 #include "launcher/sight/status_text.h"
 #include "nlohmann/json.hpp"
 #include "proto/base/bounded_json.h"

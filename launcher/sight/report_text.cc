@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "launcher/sight/stacks_text.h"
 #include "launcher/sight/status_text.h"
+#include "proto/base/words.h"
 
 namespace muster::launcher {
 namespace {

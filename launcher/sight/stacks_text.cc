@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "launcher/sight/status_text.h"
 #include "nlohmann/json.hpp"
@@ -78,18 +76,6 @@ std::string DoingOf(int rank, const std::vector<status::StacksOfNode>& nodes) {
 
 }  // namespace
 
-std::string ForTerminal(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
-      absl::StrAppend(&out, absl::CHexEscape(absl::string_view(&c, 1)));
-    } else {
-      out.push_back(c);
-    }
-  }
-  return out;
-}
-
 std::string UnansweredText(const std::vector<InquiryPart>& parts) {
   std::string out;
   for (const InquiryPart& part : parts) {
@@ -99,7 +85,7 @@ std::string UnansweredText(const std::vector<InquiryPart>& parts) {
       absl::StrAppend(&out, part.num_ranks == 1 ? " (rank " : " (ranks ",
                       RankRange(part.first_rank, part.num_ranks), ")");
     }
-    absl::StrAppend(&out, ": ", ForTerminal(std::string(part.status.message())), "\n");
+    absl::StrAppend(&out, ": ", ForTerminal(part.status.message()), "\n");
   }
   return out;
 }

@@ -17,9 +17,6 @@ std::string StacksText(const std::vector<InquiryPart>& parts);
 // {"schema", "groups", "ranks", "unanswered": [{"node", "ranks", "why"}]}
 std::string StacksJson(const std::vector<InquiryPart>& parts);
 
-// What a member has sent, for a terminal: control characters are escaped.
-std::string ForTerminal(const std::string& text);
-
 // "node2 (ranks 4-7): its agent does not answer". Lines, "" if all have answered.
 std::string UnansweredText(const std::vector<InquiryPart>& parts);
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "proto/base/exit_codes.h"
+#include "proto/base/words.h"
 
 namespace muster::launcher {
 namespace {
@@ -25,9 +26,10 @@ std::string HealthLine(const std::string& job, const HealthOfJob& health) {
       health.for_seconds < 0 ? "" : absl::StrCat(" for ", ShortTime(health.for_seconds));
   // "waiting for 1 more of 2 nodes" says its state itself.
   if (absl::StartsWith(health.text, absl::StrCat(health.state, " "))) {
-    return absl::StrCat(job, ": ", health.text, since.empty() ? "" : ",", since);
+    return ForTerminal(absl::StrCat(job, ": ", health.text, since.empty() ? "" : ",", since));
   }
-  return absl::StrCat(job, ": ", health.state, since, health.text.empty() ? "" : ": ", health.text);
+  return ForTerminal(
+      absl::StrCat(job, ": ", health.state, since, health.text.empty() ? "" : ": ", health.text));
 }
 
 std::string Nodes(int count) { return absl::StrCat(count, count == 1 ? " node" : " nodes"); }
@@ -86,8 +88,8 @@ std::string Number(int64_t value) { return value < 0 ? "-" : absl::StrCat(value)
 
 std::string NodeLine(const NodeOfJob& node) {
   std::string line = absl::StrFormat(
-      "  %-24s %-11s %-9s %6s %9s", node.name.substr(0, kNameColumns),
-      RankRange(node.first_rank, node.num_ranks), node.state,
+      "  %-24s %-11s %-9s %6s %9s", ForTerminal(node.name.substr(0, kNameColumns)),
+      RankRange(node.first_rank, node.num_ranks), ForTerminal(node.state),
       node.lease_seconds < 0 ? "-" : ShortTime(node.lease_seconds), Number(node.step));
   if (node.silent_rank >= 0) {
     absl::StrAppend(&line, "  rank ", node.silent_rank, " silent ", ShortTime(node.silent_seconds));
@@ -110,7 +112,8 @@ std::vector<NodeOfJob> MostTelling(std::vector<NodeOfJob> nodes) {
 }
 
 void AddLine(const std::string& line, std::string& out) {
-  if (!line.empty()) absl::StrAppend(&out, "  ", Wrapped(line, kTextColumns - 2, "    "), "\n");
+  if (!line.empty())
+    absl::StrAppend(&out, "  ", Wrapped(ForTerminal(line), kTextColumns - 2, "    "), "\n");
 }
 
 int Urgency(int exit_code) {
@@ -182,7 +185,9 @@ std::string StatusText(const StatusPage& page) {
   for (const NodeOfJob& node : shown) absl::StrAppend(&out, NodeLine(node), "\n");
   const size_t more = page.members.size() - shown.size() + page.members_left_out;
   if (more > 0) absl::StrAppend(&out, "  and ", Nodes(static_cast<int>(more)), " more\n");
-  if (page.told_by != "the rendezvous") absl::StrAppend(&out, "  told by ", page.told_by, "\n");
+  if (page.told_by != "the rendezvous") {
+    absl::StrAppend(&out, "  told by ", ForTerminal(page.told_by), "\n");
+  }
   return out;
 }
 

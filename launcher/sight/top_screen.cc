@@ -8,8 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "launcher/sight/stacks_text.h"
 #include "launcher/sight/status_text.h"
+#include "proto/base/words.h"
 
 namespace muster::launcher {
 namespace {
@@ -195,8 +195,7 @@ std::string TopScreen(const TopFigures& figures, const TopView& view) {
   if (!figures.trouble.empty()) head.push_back(ForTerminal(figures.trouble));
   for (size_t i = 0; i < rows.unanswered.size() && i < 2; ++i) {
     const InquiryPart& part = rows.unanswered[i];
-    head.push_back(absl::StrCat(ForTerminal(part.node), ": ",
-                                ForTerminal(std::string(part.status.message()))));
+    head.push_back(absl::StrCat(ForTerminal(part.node), ": ", ForTerminal(part.status.message())));
   }
   if (rows.unanswered.size() > 2) {
     head.push_back(absl::StrCat("and ", rows.unanswered.size() - 2, " nodes more do not answer"));

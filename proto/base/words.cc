@@ -14,47 +14,105 @@ namespace muster {
 
 namespace {
 
-// The character that `text` begins with, of up to three bytes; 0: none, or a longer one.
-uint32_t FirstCharacter(absl::string_view text, size_t& num_bytes) {
+struct Character {
+  uint32_t code = 0;  // the byte itself, if it is no UTF-8
+  size_t num_bytes = 1;
+  bool is_utf8 = true;
+};
+
+Character FirstCharacter(absl::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const auto goes_on = [&](size_t i) { return i < text.size() && (byte(i) & 0xC0) == 0x80; };
-  num_bytes = 1;
-  if (byte(0) < 0x80) return byte(0);
-  if ((byte(0) & 0xE0) == 0xC0 && goes_on(1)) {
-    num_bytes = 2;
-    return (byte(0) & 0x1Fu) << 6 | (byte(1) & 0x3Fu);
+  const uint32_t head = byte(0);
+  if (head < 0x80) return {head};
+  const size_t num_bytes = head >= 0xF0 ? 4 : head >= 0xE0 ? 3 : 2;
+  bool is_utf8 = head >= 0xC0 && head < 0xF8 && num_bytes <= text.size();
+  uint32_t code = head & (0x7Fu >> num_bytes);
+  for (size_t i = 1; is_utf8 && i < num_bytes; ++i) {
+    is_utf8 = (byte(i) & 0xC0) == 0x80;
+    code = code << 6 | (byte(i) & 0x3Fu);
   }
-  if ((byte(0) & 0xF0) != 0xE0 || !goes_on(1) || !goes_on(2)) return 0;
-  num_bytes = 3;
-  return (byte(0) & 0x0Fu) << 12 | (byte(1) & 0x3Fu) << 6 | (byte(2) & 0x3Fu);
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (!is_utf8 || code < kLeast[num_bytes]) return {.code = head, .is_utf8 = false};
+  return {code, num_bytes};
 }
+
+bool IsControl(const Character& c) { return c.code < 0x20 || (c.code >= 0x7F && c.code <= 0x9F); }
 
 // Controls, blanks that are not the usual one, marks of direction and of width 0.
 // Source: Unicode 15, categories Cc, Cf, Zs, Zl and Zp below U+10000, the common ones.
-bool IsInvisible(uint32_t code) {
+bool IsInvisible(const Character& c) {
+  if (IsControl(c)) return c.code != '\t' && c.code != '\n';
   constexpr std::pair<uint32_t, uint32_t> kRanges[] = {
-      {0x01, 0x08},     {0x0B, 0x1F},     {0x7F, 0xA0},     {0xAD, 0xAD},    {0x2000, 0x200F},
-      {0x2028, 0x202F}, {0x205F, 0x2064}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
-  return std::any_of(std::begin(kRanges), std::end(kRanges), [code](const auto& range) {
-    return range.first <= code && code <= range.second;
-  });
+      {0xA0, 0xA0},     {0xAD, 0xAD},     {0x2000, 0x200F}, {0x2028, 0x202F},
+      {0x205F, 0x2064}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+  return c.is_utf8 && std::any_of(std::begin(kRanges), std::end(kRanges), [&](const auto& range) {
+           return range.first <= c.code && c.code <= range.second;
+         });
+}
+
+// `text` with the codes of those characters of which `is_shown` is true.
+template <typename Shown>
+std::string WithCodes(absl::string_view text, Shown is_shown) {
+  std::string out;
+  while (!text.empty()) {
+    const Character c = FirstCharacter(text);
+    if (!is_shown(c)) {
+      absl::StrAppend(&out, text.substr(0, c.num_bytes));
+    } else if (c.is_utf8) {
+      absl::StrAppendFormat(&out, "<U+%04X>", c.code);
+    } else {
+      absl::StrAppendFormat(&out, "<%02X>", c.code);
+    }
+    text.remove_prefix(c.num_bytes);
+  }
+  return out;
+}
+
+// The length of a choice of colours that `text` begins with; 0: it begins with none.
+size_t ColourBytes(absl::string_view text) {
+  constexpr size_t kBytesMax = 64;
+  if (text.substr(0, 2) != "\x1b[") return 0;
+  const size_t end = text.find_first_not_of(kColourParameters, 2);
+  return end < std::min(text.size(), kBytesMax) && text[end] == 'm' ? end + 1 : 0;
 }
 
 }  // namespace
 
-std::string ShowInvisible(absl::string_view text) {
-  std::string shown;
+std::string ShowInvisible(absl::string_view text) { return WithCodes(text, IsInvisible); }
+
+std::string WithoutControls(absl::string_view text) {
+  std::string out;
   while (!text.empty()) {
-    size_t num_bytes = 1;
-    const uint32_t code = FirstCharacter(text, num_bytes);
-    if (IsInvisible(code)) {
-      absl::StrAppendFormat(&shown, "<U+%04X>", code);
-    } else {
-      absl::StrAppend(&shown, text.substr(0, num_bytes));
-    }
-    text.remove_prefix(num_bytes);
+    const Character c = FirstCharacter(text);
+    absl::StrAppend(&out, IsControl(c) ? "?" : text.substr(0, c.num_bytes));
+    text.remove_prefix(c.num_bytes);
   }
-  return shown;
+  return out;
+}
+
+std::string ForTerminal(absl::string_view text) { return WithCodes(text, IsControl); }
+
+std::string LinesForTerminal(absl::string_view text) {
+  constexpr absl::string_view kReset = "\x1b[0m";
+  const auto is_shown = [](const Character& c) {
+    return IsControl(c) && c.code != '\t' && c.code != '\n' && c.code != '\r';
+  };
+  std::string out;
+  bool is_coloured = false;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t bytes = ColourBytes(text.substr(begin));
+    const size_t end =
+        bytes > 0 ? begin + bytes : std::min(text.find('\x1b', begin + 1), text.size());
+    const absl::string_view part = text.substr(begin, end - begin);
+    if (bytes > 0) {
+      is_coloured = part.find_first_not_of("0", 2) != part.size() - 1;
+      absl::StrAppend(&out, part);
+    } else {
+      absl::StrAppend(&out, WithCodes(part, is_shown));
+    }
+    begin = end;
+  }
+  return is_coloured ? absl::StrCat(out, kReset) : out;
 }
 
 void AppendUtf8(uint32_t code, std::string& out) {

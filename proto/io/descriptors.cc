@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/words.h"
 
 // The leak sanitizer's, null in programs without it.
 extern "C" void __lsan_do_leak_check() __attribute__((weak));
@@ -51,6 +52,10 @@ bool IsOfThisUser(int socket) {
   socklen_t length = sizeof(peer);
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
          peer.uid == ::geteuid();
+}
+
+std::string TextFor(int fd, absl::string_view text) {
+  return ::isatty(fd) == 1 ? LinesForTerminal(text) : std::string(text);
 }
 
 int RunUntilUsedUp(const char* program, int exit_code, const std::function<int()>& run) {

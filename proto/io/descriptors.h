@@ -3,8 +3,10 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace muster {
 
@@ -19,6 +21,10 @@ int RaiseDescriptorLimit();
 
 // Whether a process of this user is at the other end of a connected Unix socket (SO_PEERCRED).
 bool IsOfThisUser(int socket);
+
+// `text` as `fd` may get it: to a pipe or a file it goes as it is, to a terminal through
+// LinesForTerminal (proto/base/words.h).
+std::string TextFor(int fd, absl::string_view text);
 
 // What `run` returns. A program that runs out of descriptors, threads or memory in a place that
 // cannot go on without ends with a sentence on standard error, and `exit_code`.

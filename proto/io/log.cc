@@ -107,7 +107,8 @@ CurrentOutput& Current() {
 std::string QuoteIfNeeded(absl::string_view value) {
   const bool plain =
       !value.empty() && value.find_first_of(" \"=\t\r\n\\") == absl::string_view::npos;
-  return plain ? std::string(value) : absl::StrCat("\"", absl::Utf8SafeCEscape(value), "\"");
+  return ForTerminal(plain ? std::string(value)
+                           : absl::StrCat("\"", absl::Utf8SafeCEscape(value), "\""));
 }
 
 }  // namespace
@@ -143,7 +144,7 @@ std::string FormatJson(const Entry& entry, absl::Time time) {
   line["event"] = std::string(entry.event);
   line["text"] = std::string(entry.text);
   for (const Field& field : entry.fields) line.emplace(std::string(field.key), field.value);
-  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return ForTerminal(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 }  // namespace muster::log

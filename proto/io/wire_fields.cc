@@ -1,6 +1,6 @@
 #include "proto/io/wire_fields.h"
 
-#include "absl/strings/ascii.h"
+#include "proto/base/words.h"
 
 namespace muster {
 
@@ -17,9 +17,7 @@ void OneText::operator()(Wire<std::string> wire, std::string& value) const {
     return;
   }
   value = wire.check().Text(name, wire.in(), bounds.taken);
-  for (char& c : value) {
-    if (bounds.is_printable && absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = '?';
-  }
+  if (bounds.is_printable) value = WithoutControls(value);
 }
 
 }  // namespace muster

@@ -233,5 +233,20 @@ TEST_F(Terminal, SurvivesALotOfOutput) {
   }
 }
 
+// The error file of a worker has whatever its exception said, as has its output.
+TEST_F(Terminal, IsSteeredByNoFailureOfAWorker) {
+  auto session = Start({"--nproc_per_node=2"}, R"(
+import json, os, sys
+evil = 'boom \033]52;c;eA==\a\033[2J\u009b2J'
+sys.stderr.buffer.write((evil + '\n').encode())
+record = {'message': evil, 'extraInfo': {'py_callstack': evil, 'timestamp': '1'}}
+json.dump({'message': record}, open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w'))
+sys.exit(3)
+)");
+  EXPECT_THAT(session->Wait(), ExitsWith(3));
+  EXPECT_THAT(session->output(), AllOf(HasSubstr("boom"), Not(HasSubstr("\033]52")),
+                                       Not(HasSubstr("\033[2J")), Not(HasSubstr("\302\233"))));
+}
+
 }  // namespace
 }  // namespace muster::testing

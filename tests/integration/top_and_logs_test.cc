@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -142,6 +143,32 @@ TEST_F(TopAndLogs, LogsGatherTheLinesOfAllNodes) {
   WriteFile(Out("end"), "");
   follows.Wait(kLong);
   for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(kLong), ExitsWith(0));
+}
+
+// What a rank prints would fill the clipboard of whoever looks at it, and clear the screen. Another
+// program may want it as it is.
+TEST_F(TopAndLogs, LogsSteerNoTerminalAndStayAsTheyAreInAPipe) {
+  const std::string evil = "\033]52;c;eA==\007\033[2J\302\2332J";
+  const std::string script = ShellScript(
+      "evil.sh", absl::StrCat("printf '", absl::CEscape(evil), "\\033[31mred\\033[0m\\n'\n",
+                              "printf 'Error: ", absl::CEscape(evil), "\\n' >&2\n",
+                              "echo > $OUT/printed\nuntil [ -e $OUT/end ]; do sleep 0.05; done\n"));
+  Subprocess job = Start(Arguments{"run", "--rdzv_id=evil"} + KeepsLogs() +
+                         Arguments{"--nproc_per_node=1", script});
+  ASSERT_TRUE(WaitForOut("printed"));
+  for (const Arguments& how : std::vector<Arguments>{{}, {"--merge"}, {"--first_error"}}) {
+    const Arguments logs = Arguments{"logs"} + how + Arguments{"evil"};
+    EXPECT_THAT(Run(logs).out, HasSubstr(evil));
+    TerminalSession session(OptionsFor(logs, {{"TERM", "xterm"}}));
+    const SubprocessResult shown = session.Wait(kLong);
+    EXPECT_THAT(shown, ExitsWith(0));
+    EXPECT_THAT(shown.out, AllOf(HasSubstr("<U+001B>]52;c;eA==<U+0007><U+001B>[2J<U+009B>2J"),
+                                 Not(HasSubstr("\033]")), Not(HasSubstr("\033[2J")),
+                                 Not(HasSubstr("\302\233"))));
+    EXPECT_TRUE(!how.empty() || absl::StrContains(shown.out, "\033[31mred\033[0m")) << shown.out;
+  }
+  WriteFile(Out("end"), "");
+  EXPECT_THAT(job.Wait(kLong), ExitsWith(0));
 }
 
 // After the end nobody answers, and what matters most may stand there.

@@ -190,6 +190,12 @@ TEST(TerminalLayout, PrintsOurLineBehindWhatTheWorkerPrintedBefore) {
   EXPECT_EQ(console.Look(), "[0] Traceback\nmuster: rank 0 failed\n");
 }
 
+TEST(TerminalLayout, PrintsNoLineOfOursThatSteersTheTerminal) {
+  Console console = Terminal();
+  console.PrintLine("muster: group '\x1b]52;c;x\a\xc2\x9b' hangs");
+  EXPECT_EQ(console.Look(), "muster: group '<U+001B>]52;c;x<U+0007><U+009B>' hangs\n");
+}
+
 TEST(TerminalLayout, FoldsEqualLines) {
   Console console(MakeTerminalLayout({.host = "h", .fold = true, .num_ranks = 2}, {}));
   console.Write(0, "same\n").Write(1, "same\n").Wait(kFrame);

@@ -118,6 +118,17 @@ TEST(WorkerScreen, LeavesOutWhatAddressesTheWholeScreen) {
               ElementsAre("abc"));
 }
 
+// U+009B begins a sequence as "ESC [" does; ESC [ > 4 m is a mode of the keyboard, no colour.
+TEST(WorkerScreen, LeavesOutOtherWaysToSteerATerminal) {
+  EXPECT_THAT(RowsAfter({"a\xc2\x9b"
+                         "2J\xc2",
+                         "\x9d"
+                         "b\x9b"
+                         "c\xe2\x9b.\x7f"}),
+              ElementsAre("a2Jbc."));
+  EXPECT_THAT(RowsAfter({"\x1b[>4;2mx\x1b[31\a;1my\n"}), ElementsAre("xy"));
+}
+
 TEST(WorkerScreen, CutsARowToTheColumnsThereAre) {
   WorkerScreen screen;
   screen.Write("\r\x1b[32m50%|█████     |\x1b[0m");

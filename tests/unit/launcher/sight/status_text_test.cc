@@ -103,6 +103,23 @@ TEST(StatusText, SaysWhoTellsWhereItIsNotTheRendezvous) {
   EXPECT_THAT(StatusText(Running()), Not(HasSubstr("told by")));
 }
 
+// A name of a job, a group in a verdict, a node: each may have been chosen to steer a terminal.
+TEST(StatusText, LeavesNothingThatSteersATerminal) {
+  constexpr char kEvil[] = "e\x1b]52;c;x\a\xc2\x9b\n";
+  StatusPage page = Running();
+  page.job = page.told_by = page.progress.slowest_node = page.round.phase = kEvil;
+  page.health = {.state = kEvil, .text = kEvil};
+  page.last_incident = {.text = kEvil};
+  page.members[0].name = page.members[0].state = kEvil;
+  page.members.resize(1);
+  const std::string list = JobListText({.jobs = {status::LineOf(page)}});
+  for (const std::string& text : {StatusText(page), list}) {
+    EXPECT_THAT(text, AllOf(HasSubstr("e<U+001B>]52;c;x<U+0007><U+009B>"), Not(HasSubstr("\x1b")),
+                            Not(HasSubstr("\a")), Not(HasSubstr("\xc2\x9b"))));
+  }
+  EXPECT_EQ(std::count(list.begin(), list.end(), '\n'), 1);
+}
+
 TEST(JobListText, HasALineForEachJob) {
   status::JobLine line = status::LineOf(Running());
   EXPECT_EQ(JobListText({.jobs = {line}}), "j7: healthy for 4m10s (2 nodes, 16 ranks, step 120)\n");

@@ -12,8 +12,11 @@
 namespace muster::log {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // What was written since construction. Lines go nowhere afterwards.
 class CapturedLog {
@@ -50,6 +53,16 @@ TEST(Log, NamesTheLevelOfWarningsAndErrors) {
   Write(Level::kError, "job_failed", "the job failed");
   EXPECT_THAT(log.lines(),
               ElementsAre("muster: warning: cannot write", "muster: error: the job failed"));
+}
+
+TEST(Log, LeavesNothingThatSteersATerminal) {
+  for (const Format format : {Format::kText, Format::kJson}) {
+    CapturedLog log({.format = format, .level = Level::kDebug});
+    Write(Level::kInfo, "e", "t\xc2\x9b", {{"a", "\x1b[2J"}, {"b", "x \x7f\xc2\x9b"}});
+    ASSERT_EQ(log.lines().size(), 1u);
+    EXPECT_THAT(log.lines().front(),
+                AllOf(Not(HasSubstr("\x1b")), Not(HasSubstr("\x7f")), Not(HasSubstr("\xc2\x9b"))));
+  }
 }
 
 TEST(Log, DropsWhatIsBelowTheLevel) {
