@@ -77,6 +77,38 @@ struct NodeDescription {
   friend bool operator==(const NodeDescription&, const NodeDescription&) = default;
 };
 
+// What every node is told alike: copies share one list, which never changes.
+template <typename T>
+class SharedList {
+ public:
+  SharedList() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): a list is what it holds.
+  SharedList(std::vector<T> list)
+      : list_(std::make_shared<const std::vector<T>>(std::move(list))) {}
+  SharedList(std::initializer_list<T> list) : SharedList(std::vector<T>(list)) {}
+
+  const std::vector<T>& list() const {
+    static const std::vector<T> kNone;
+    return list_ == nullptr ? kNone : *list_;
+  }
+  auto begin() const { return list().begin(); }
+  auto end() const { return list().end(); }
+  size_t size() const { return list().size(); }
+  bool empty() const { return list().empty(); }
+  const T& front() const { return list().front(); }
+  const T& operator[](size_t index) const { return list()[index]; }
+  // Whether both share one list.
+  bool IsSameAs(const SharedList& other) const { return list_ == other.list_; }
+
+  friend bool operator==(const SharedList& a, const SharedList& b) {
+    return a.IsSameAs(b) || a.list() == b.list();
+  }
+
+ private:
+  // Assignments, outcomes, records and messages that hold it end in any order.
+  std::shared_ptr<const std::vector<T>> list_;
+};
+
 // A worker that ended when it should not have.
 struct WorkerFailure {
   Rank rank;
@@ -180,36 +212,8 @@ struct Peer {
   friend bool operator==(const Peer&, const Peer&) = default;
 };
 
-// The members of a round, by node rank. Every node is told the same, so copies share one list,
-// which never changes.
-class Peers {
- public:
-  Peers() = default;
-  // NOLINTNEXTLINE(google-explicit-constructor): a list is what it holds.
-  Peers(std::vector<Peer> peers)
-      : list_(std::make_shared<const std::vector<Peer>>(std::move(peers))) {}
-  Peers(std::initializer_list<Peer> peers) : Peers(std::vector<Peer>(peers)) {}
-
-  const std::vector<Peer>& list() const {
-    static const std::vector<Peer> kNone;
-    return list_ == nullptr ? kNone : *list_;
-  }
-  auto begin() const { return list().begin(); }
-  auto end() const { return list().end(); }
-  size_t size() const { return list().size(); }
-  bool empty() const { return list().empty(); }
-  const Peer& operator[](size_t node) const { return list()[node]; }
-  // Whether both share one list.
-  bool IsSameAs(const Peers& other) const { return list_ == other.list_; }
-
-  friend bool operator==(const Peers& a, const Peers& b) {
-    return a.IsSameAs(b) || a.list() == b.list();
-  }
-
- private:
-  // Assignments, records and messages that hold it end in any order.
-  std::shared_ptr<const std::vector<Peer>> list_;
-};
+// The members of a round, by node rank.
+using Peers = SharedList<Peer>;
 
 // The same without the other addresses, for those who need none.
 Peers Brief(const Peers& peers);
@@ -247,7 +251,7 @@ struct JobOutcome {
   int exit_code = 0;
   std::string reason;                       // one sentence
   std::optional<WorkerFailure> root_cause;  // the first failing worker of all nodes
-  std::vector<WorkerFailure> failures;      // of the last round, first to last
+  SharedList<WorkerFailure> failures;       // of the last round, first to last
   friend bool operator==(const JobOutcome&, const JobOutcome&) = default;
 };
 

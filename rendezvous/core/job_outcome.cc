@@ -28,6 +28,29 @@ WorkerFailure UnexplainedFailure(const NodeState& member, const Assignment& assi
           .message = "the agent gave no details"};
 }
 
+// Both ends stay: what failed is often said first, and the exception of a traceback last.
+void CutTo(size_t bytes, std::string& text) {
+  constexpr absl::string_view kGap = "\n...\n";
+  if (text.size() <= bytes) return;
+  if (bytes <= kGap.size()) return text.resize(bytes);
+  const size_t half = (bytes - kGap.size()) / 2;
+  text.replace(half, text.size() - 2 * half, kGap.data(), kGap.size());
+}
+
+std::vector<WorkerFailure> CutFailuresOf(const JobState& state) {
+  std::vector<WorkerFailure> failures;
+  for (const auto& timed : state.failures) {
+    WorkerFailure& failure = failures.emplace_back(timed.failure);
+    size_t left = kOtherFailureBytes;
+    for (std::string* text :
+         {&failure.error_file, &failure.ended_by, &failure.message, &failure.last_output}) {
+      CutTo(left, *text);
+      left -= text->size();
+    }
+  }
+  return failures;
+}
+
 bool HasNoProgress(const JobState& state) {
   return state.committed_step >= 0 && state.restarts_without_commit >= kMaxRestartsWithoutCommit;
 }
@@ -80,8 +103,8 @@ void RecordFailures(JobState& state, const NodeState& member, MonoTime now) {
 }
 
 std::vector<WorkerFailure> FailuresOf(const JobState& state) {
-  std::vector<WorkerFailure> failures;
-  for (const auto& timed : state.failures) failures.push_back(timed.failure);
+  std::vector<WorkerFailure> failures = CutFailuresOf(state);
+  if (!failures.empty()) failures.front() = state.failures.front().failure;
   return failures;
 }
 
@@ -98,7 +121,7 @@ JobOutcome OutcomeOfFailures(const JobState& state) {
   JobOutcome outcome =
       WithWhyNoRestart(state, {.exit_code = ExitCodeOf(root_cause), .reason = InWords(root_cause)});
   outcome.root_cause = root_cause;
-  outcome.failures = FailuresOf(state);
+  outcome.failures = CutFailuresOf(state);
   return outcome;
 }
 

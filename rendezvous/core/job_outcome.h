@@ -12,6 +12,9 @@ namespace muster::rendezvous {
 // Failures kept and told to every node; the earliest ones are, because the root cause is among
 // them.
 inline constexpr size_t kMaxFailuresKept = 64;
+// The bytes of text of each failure in an outcome beside the one that matters most: the root cause,
+// or else the first. Every node is told them, and they are kept after the end.
+inline constexpr size_t kOtherFailureBytes = size_t{2} << 10;
 
 // Adds what `member` reports about its workers to state.failures, each rank once, sorted by
 // instant: now minus the age in the report. Ranks that are not the member's are ignored.
@@ -38,7 +41,7 @@ JobOutcome OutcomeOfLoss(const JobState& state, const std::string& reason);
 // A node, or the host of this server, that ends the job by leaving.
 JobOutcome OutcomeOfDeparture(const Departure& departure, std::string reason);
 
-// The failures so far, for an outcome with another cause.
+// The failures so far, for an outcome with another cause: the first whole, the others cut.
 std::vector<WorkerFailure> FailuresOf(const JobState& state);
 
 }  // namespace muster::rendezvous

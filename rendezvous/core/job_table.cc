@@ -156,16 +156,17 @@ const JobOutcome* JobTable::FindEndFor(const JobKey& key, const std::string& nod
     const JobState& state = job->second.core->state();
     return state.phase == JobPhase::kEnded ? &*state.outcome : nullptr;
   }
-  const auto ended = std::find_if(ended_.rbegin(), ended_.rend(), [&](const EndedJob& one) {
+  const std::deque<EndedJob>& all = EndedOf(key);
+  const auto ended = std::find_if(all.rbegin(), all.rend(), [&](const EndedJob& one) {
     return one.key == key && now < one.known_until;
   });
-  return ended == ended_.rend() ? nullptr : &ended->outcome;
+  return ended == all.rend() ? nullptr : &ended->outcome;
 }
 
 DirectiveBody JobTable::AnswerOtherInstance(const JobKey& key, Incarnation from,
                                             const AgentReport& report, MonoTime now,
                                             std::vector<JobEffect>& out) {
-  for (const EndedJob& ended : ended_) {
+  for (const EndedJob& ended : EndedOf(key)) {
     const bool is_it = ended.instance == report.instance && ended.key == key;
     if (!is_it || now >= ended.known_until) continue;
     const auto orphan = orphans_.find(key);
@@ -406,7 +407,8 @@ std::vector<JobTable::JobEffect> JobTable::OnHostLeaving(const Departure& depart
   for (const auto& [key, unused] : jobs_) keys.push_back(key);
   for (const JobKey& key : keys) {
     const auto job = jobs_.find(key);
-    const bool is_over = std::any_of(ended_.begin(), ended_.end(),
+    const std::deque<EndedJob>& all = EndedOf(key);
+    const bool is_over = std::any_of(all.begin(), all.end(),
                                      [&](const EndedJob& ended) { return ended.key == key; });
     const bool is_member = job->second.core->state().nodes.contains(host());
     // A node that came after the end of the host's own instance may wait for the next server here.
@@ -441,7 +443,8 @@ const JobState* JobTable::FindState(const JobKey& key) const {
 }
 
 const JobOutcome* JobTable::FindOutcome(const JobKey& job) const {
-  for (auto ended = ended_.rbegin(); ended != ended_.rend(); ++ended) {
+  const std::deque<EndedJob>& all = EndedOf(job);
+  for (auto ended = all.rbegin(); ended != all.rend(); ++ended) {
     if (ended->key == job) return &ended->outcome;
   }
   return nullptr;
@@ -569,9 +572,10 @@ void JobTable::PutOff(Jobs::iterator job) {
 bool JobTable::MayPublishAfterEnd(const JobKey& key, Incarnation from,
                                   const StoreRequest& request) const {
   // A later instance of the job may have published since.
-  const auto newest = std::find_if(ended_.rbegin(), ended_.rend(),
+  const std::deque<EndedJob>& all = EndedOf(key);
+  const auto newest = std::find_if(all.rbegin(), all.rend(),
                                    [&](const EndedJob& ended) { return ended.key == key; });
-  return newest != ended_.rend() && newest->instance == request.instance &&
+  return newest != all.rend() && newest->instance == request.instance &&
          newest->round == request.round && newest->members.contains(from);
 }
 
@@ -587,10 +591,20 @@ void JobTable::RememberEndWithoutARecord(const JobKey& key, Instance instance,
 }
 
 void JobTable::RememberEnd(EndedJob ended, MonoTime now) {
-  while (!ended_.empty() && (ended_.front().known_until <= now || ended_.size() >= kMaxEndedJobs)) {
-    ended_.pop_front();
-  }
-  ended_.push_back(std::move(ended));
+  absl::erase_if(ended_, [&](auto& entry) {
+    std::deque<EndedJob>& all = entry.second;
+    while (!all.empty() && all.front().known_until <= now) all.pop_front();
+    return all.empty();
+  });
+  std::deque<EndedJob>& own = ended_[ended.key.owner];
+  if (own.size() >= kMaxEndedJobs) own.pop_front();
+  own.push_back(std::move(ended));
+}
+
+const std::deque<JobTable::EndedJob>& JobTable::EndedOf(const JobKey& key) const {
+  static const std::deque<EndedJob> kNone;
+  const auto of_owner = ended_.find(key.owner);
+  return of_owner == ended_.end() ? kNone : of_owner->second;
 }
 
 JobTable::JobEffect JobTable::Stamp(const JobKey& key, SendDirective effect) {

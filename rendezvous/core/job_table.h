@@ -53,7 +53,7 @@ struct KeepJob {
   bool is_dropped = false;  // nothing of it is kept
 };
 
-// The number of ended instances that are remembered, each for its close_timeout.
+// The number of ended instances of one user that are remembered, each for its close_timeout.
 inline constexpr size_t kMaxEndedJobs = 1000;
 
 struct JobTableOptions {
@@ -200,6 +200,8 @@ class JobTable {
   // has no record; they begin it again later.
   void PutOff(Jobs::iterator job);
   void RememberEnd(EndedJob ended, MonoTime now);
+  // Those of the job's owner, whose jobs the caller looks through; oldest first.
+  const std::deque<EndedJob>& EndedOf(const JobKey& key) const;
   // The same of an instance that had no record here, or was put off for one; null: of none.
   void RememberEndWithoutARecord(const JobKey& key, Instance instance, const JobOutcome& outcome,
                                  const AgentReport& report, MonoTime now);
@@ -217,7 +219,9 @@ class JobTable {
   Jobs jobs_;
   absl::btree_map<JobKey, OrphanRounds> orphans_;
   absl::btree_set<std::pair<MonoTime, JobKey>> deadlines_;
-  std::deque<EndedJob> ended_;  // oldest first, at most kMaxEndedJobs
+  // By owner, so that nobody's ends take the place of another's; oldest first, at most
+  // kMaxEndedJobs of each.
+  absl::btree_map<std::string, std::deque<EndedJob>> ended_;
 };
 
 }  // namespace muster::rendezvous

@@ -120,13 +120,22 @@ void PeerFields(Wire<proto::Peer> wire, Peer& peer) {
   PortFields(wire, peer);
 }
 
-const std::string& EncodedPeers::Of(const Peers& peers) {
-  if (peers.IsSameAs(peers_)) return bytes_;
+const std::string& EncodedParts::Of(const Peers& peers) {
+  if (peers.IsSameAs(peers_)) return peers_bytes_;
   proto::PeerList list;
   for (const Peer& peer : peers) EncodeFields(peer, list.add_peers(), PeerFields);
-  bytes_ = list.SerializeAsString();
+  peers_bytes_ = list.SerializeAsString();
   peers_ = peers;
-  return bytes_;
+  return peers_bytes_;
+}
+
+const std::string& EncodedParts::Of(const JobOutcome& outcome) {
+  if (!outcome_bytes_.empty() && outcome == outcome_) return outcome_bytes_;
+  proto::Directive::EndJob end;
+  EncodeFields(outcome, &end, OutcomeFields);
+  outcome_bytes_ = end.SerializeAsString();
+  outcome_ = outcome;
+  return outcome_bytes_;
 }
 
 void AssignmentFields(Wire<proto::Assignment> wire, Assignment& assignment) {
@@ -169,8 +178,12 @@ void OutcomeFields(Wire<proto::Directive::EndJob> wire, JobOutcome& outcome) {
   wire.Text("end.reason", kText, &P::reason, &P::mutable_reason, outcome.reason);
   wire.Inner(&P::has_root_cause, &P::root_cause, &P::mutable_root_cause, outcome.root_cause,
              FailureFields);
+  std::vector<WorkerFailure> taken;
+  // An encoder does not write to it.
+  auto& failures = const_cast<std::vector<WorkerFailure>&>(outcome.failures.list());
   wire.List("failures", {kMaxFailures, kFailuresSent}, &P::failures, &P::mutable_failures,
-            outcome.failures, FailureFields);
+            wire.decodes() ? taken : failures, FailureFields);
+  if (!taken.empty()) outcome.failures = std::move(taken);
 }
 
 }  // namespace muster::rendezvous

@@ -26,23 +26,28 @@ inline constexpr NumberBounds kSignals{0, 128};
 inline constexpr TextBounds kText{kMaxTextBytes};
 inline constexpr TextBounds kPrintable{.taken = kMaxTextBytes, .is_printable = true};
 
-// The members of a round in their wire form, made once for all who are told the same list in turn.
+// The large parts of directives in their wire form, made once for all who are told the same in
+// turn: the members of a round, and how a job ended.
 //
 // Threads: compatible.
-class EncodedPeers {
+class EncodedParts {
  public:
   const std::string& Of(const Peers& peers);
+  const std::string& Of(const JobOutcome& outcome);
 
  private:
-  Peers peers_;        // the last ones
-  std::string bytes_;  // they
+  // The last of each, and its bytes.
+  Peers peers_;
+  std::string peers_bytes_;
+  JobOutcome outcome_;
+  std::string outcome_bytes_;
 };
 
 void SettingsFields(Wire<proto::Settings> wire, RendezvousSettings& settings);
 void NodeFields(Wire<proto::Node> wire, NodeDescription& node);
 void FailureFields(Wire<proto::Failure> wire, WorkerFailure& failure);
 void PeerFields(Wire<proto::Peer> wire, Peer& peer);
-// An encoder leaves out the peers, which EncodedPeers has.
+// An encoder leaves out the peers, which EncodedParts has.
 void AssignmentFields(Wire<proto::Assignment> wire, Assignment& assignment);
 void StopRoundFields(Wire<proto::Directive_StopRound> wire, StopRound& stop);
 void OutcomeFields(Wire<proto::Directive_EndJob> wire, JobOutcome& outcome);

@@ -95,8 +95,12 @@ void RunRoundFields(Wire<proto::Assignment> wire, RunRound& run) {
   AssignmentFields(wire, run.assignment);
 }
 
-void EndJobFields(Wire<proto::Directive::EndJob> wire, EndJob& end) {
-  OutcomeFields(wire, end.outcome);
+// An encoder leaves it to EncodedParts.
+void EndJobFields(Wire<std::string> wire, EndJob& end) {
+  if (!wire.decodes()) return;
+  proto::Directive::EndJob message;
+  wire.Require(message.ParseFromString(wire.in()), "end_job", "is not an outcome");
+  OutcomeFields(Wire<proto::Directive::EndJob>(message, wire.check()), end.outcome);
 }
 
 void StopAtFields(Wire<proto::Directive::StopAt> wire, StopAt& stop) {
@@ -157,15 +161,17 @@ void StopAnswerFields(Wire<proto::Answer> wire, StopAnswer& answer) {
 void Encode(const FencedReport& report, proto::Report* out) {
   EncodeFields(report, out, FencedReportFields);
 }
-void Encode(const Directive& directive, EncodedPeers& peers, proto::Directive* out) {
+void Encode(const Directive& directive, EncodedParts& parts, proto::Directive* out) {
   EncodeFields(directive, out, DirectiveFields);
   if (const auto* run = std::get_if<RunRound>(&directive.body)) {
-    out->mutable_run_round()->set_peer_list(peers.Of(run->assignment.peers));
+    out->mutable_run_round()->set_peer_list(parts.Of(run->assignment.peers));
+  } else if (const auto* end = std::get_if<EndJob>(&directive.body)) {
+    out->set_end_job(parts.Of(end->outcome));
   }
 }
 void Encode(const Directive& directive, proto::Directive* out) {
-  EncodedPeers peers;
-  Encode(directive, peers, out);
+  EncodedParts parts;
+  Encode(directive, parts, out);
 }
 void Encode(const StopRequest& request, proto::Ask* out) {
   EncodeFields(request, out, StopRequestFields);

@@ -22,7 +22,7 @@ class Report;
 
 namespace muster::rendezvous {
 
-class EncodedPeers;  // rendezvous/link/parts_wire.h
+class EncodedParts;  // rendezvous/link/parts_wire.h
 
 inline constexpr int kProtocolVersion = 6;
 // The most bytes of a message: to the server, of one report or one request to the store; to an
@@ -55,8 +55,9 @@ using muster::Encode;
 
 void Encode(const FencedReport& report, proto::Report* out);
 void Encode(const Directive& directive, proto::Directive* out);
-// Encodes for one of many that are told the same round: `peers` remembers what it has encoded.
-void Encode(const Directive& directive, EncodedPeers& peers, proto::Directive* out);
+// Encodes for one of many that are told the same round, or end: `parts` remembers what it has
+// encoded.
+void Encode(const Directive& directive, EncodedParts& parts, proto::Directive* out);
 void Encode(const StopRequest& request, proto::Ask* out);
 void Encode(const StopAnswer& answer, proto::Answer* out);
 

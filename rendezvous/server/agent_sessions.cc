@@ -32,7 +32,7 @@ class AgentSessions::Session final : public Attendee, private StreamSink {
         id_(id),
         address_(std::move(address)),
         handshake_(owner.options_.owners, owner.options_.host_name, std::move(peer)),
-        writer_(*this, owner.encoded_peers_),
+        writer_(*this, owner.encoded_parts_),
         timer_(owner.loop_) {
     timer_.expires_after(absl::ToChronoNanoseconds(owner.options_.handshake_timeout));
     timer_.async_wait([mailbox = owner.mailbox_, &owner, id](const asio::error_code& error) {

@@ -72,7 +72,7 @@ class AgentSessions {
   bool is_draining_ = false;
   // Replies of each job that its agents have not read: their memory is every user's.
   absl::btree_map<JobKey, size_t> unread_bytes_;
-  EncodedPeers encoded_peers_;
+  EncodedParts encoded_parts_;
   std::unique_ptr<RendezvousService> service_;
   // Ends before the service, which it writes to.
   absl::btree_map<StreamId, std::unique_ptr<Session>> sessions_;

@@ -11,7 +11,7 @@
 
 namespace muster::rendezvous {
 
-StreamWriter::StreamWriter(StreamSink& sink, EncodedPeers& peers) : sink_(sink), peers_(peers) {}
+StreamWriter::StreamWriter(StreamSink& sink, EncodedParts& parts) : sink_(sink), parts_(parts) {}
 
 StreamWriter::~StreamWriter() = default;
 
@@ -71,7 +71,7 @@ void StreamWriter::Say(Directive directive, proto::FromServer& message) {
     message.mutable_repeat()->set_report_sequence(directive.report_sequence);
     return;
   }
-  Encode(directive, peers_, message.mutable_directive());
+  Encode(directive, parts_, message.mutable_directive());
   last_directive_ = std::move(directive);
 }
 

@@ -35,8 +35,8 @@ class StreamSink {
 
 class StreamWriter {
  public:
-  // Both outlive it. `peers` is all streams' together.
-  StreamWriter(StreamSink& sink, EncodedPeers& peers);
+  // Both outlive it. `parts` is all streams' together.
+  StreamWriter(StreamSink& sink, EncodedParts& parts);
   ~StreamWriter();
 
   // Goes before all that waits: the handshake's next message, or a person's answer.
@@ -64,7 +64,7 @@ class StreamWriter {
   void Say(Directive directive, proto::FromServer& message);
 
   StreamSink& sink_;
-  EncodedPeers& peers_;
+  EncodedParts& parts_;
   std::unique_ptr<proto::FromServer> greeting_;
   Outbox outbox_;
   std::optional<Directive> last_directive_;  // a repeat refers to it

@@ -1,6 +1,8 @@
 #include "launcher/node/exit_summary.h"
 
 #include <csignal>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -170,13 +172,14 @@ TEST(FormatExitSummary, NamesThePythonWhereAnotherMayHaveBeenMeant) {
 }
 
 TEST(FormatExitSummary, ListsOtherFailuresAndCountsTheRest) {
-  JobOutcome outcome = Failed(Rank5());
+  std::vector<WorkerFailure> failures = {Rank5()};
   for (int i = 0; i < 5; ++i) {
-    WorkerFailure other = Rank5();
+    WorkerFailure& other = failures.emplace_back(Rank5());
     other.rank = Rank(10 + i);
     other.pid = 100 + i;
-    outcome.failures.push_back(other);
   }
+  JobOutcome outcome = Failed(Rank5());
+  outcome.failures = std::move(failures);
   SummaryOptions options = OnNode("node2");
   options.max_failures = 2;
   const std::string text = FormatExitSummary(outcome, options);

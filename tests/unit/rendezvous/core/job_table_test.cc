@@ -105,6 +105,20 @@ TEST_F(JobTableTest, RefusesToBeginAJobByAnythingButAJoin) {
   EXPECT_EQ(table_.size(), 0u);
 }
 
+TEST_F(JobTableTest, AUserWhoEndsManyJobsForgetsNoOutcomeOfAnother) {
+  // An instance is over once each of its agents has been told the end, and another one joins.
+  const auto end = [&](const JobKey& job, uint64_t agent) {
+    RunToTheEnd(job, agent);
+    Report(job, agent + 100000, AgentPhase::kJoining);
+  };
+  end({"bob", "x"}, 1);
+  const size_t num_jobs = kMaxEndedJobs + 600;
+  for (size_t i = 0; i < num_jobs; ++i) end({"alice", std::to_string(i)}, 2 + i);
+  EXPECT_NE(table_.FindOutcome({"bob", "x"}), nullptr);
+  EXPECT_EQ(table_.FindOutcome({"alice", "0"}), nullptr);
+  EXPECT_NE(table_.FindOutcome({"alice", std::to_string(num_jobs - 1)}), nullptr);
+}
+
 // --- A server that comes back without its state
 
 // What the agents of a round of three nodes say, which an earlier life of the server formed.

@@ -5,11 +5,13 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/base/exit_codes.h"
 #include "rendezvous/core/admission.h"
+#include "rendezvous/core/job_outcome.h"
 #include "tests/unit/rendezvous/core/core_builders.h"
 
 namespace muster::rendezvous {
@@ -334,6 +336,32 @@ TEST_F(RendezvousCoreTest, FindsTheRootCauseByTheInstantOfFailureNotOfItsReport)
   EXPECT_EQ(outcome.root_cause->node_name, "node2");
   ASSERT_EQ(outcome.failures.size(), 2u);
   EXPECT_EQ(outcome.failures[1].node_name, "node1");
+}
+
+// Every node is told all of them, and the outcome stays after the end.
+TEST_F(RendezvousCoreTest, TellsTheRootCauseWholeAndOneListOfCutFailures) {
+  CoreUnderTest& job = Job(Settings(3, 3));
+  job.RunWith(3);
+  const std::string message = absl::StrCat("first", std::string(16 << 10, 'm'), "last");
+  const std::string output = absl::StrCat(std::string(8 << 10, 'o'), "end");
+  for (const int n : {1, 2, 3}) {
+    const Rank rank = job.state().assignments.at(Incarnation(n)).first_rank;
+    job.Report(n).failures = {
+        {.rank = rank, .exit_code = n, .message = message, .last_output = output}};
+    job.SendPhase(n, AgentPhase::kFailed);
+  }
+  for (const int n : {1, 2, 3}) job.SendPhase(n, AgentPhase::kStopped);
+  ASSERT_NE(job.Told<EndJob>(1), nullptr);
+  const JobOutcome& outcome = job.Told<EndJob>(1)->outcome;
+  EXPECT_EQ(outcome.root_cause->message, message);
+  EXPECT_EQ(outcome.root_cause->last_output, output);
+  ASSERT_EQ(outcome.failures.size(), 3u);
+  for (const WorkerFailure& failure : outcome.failures) {
+    EXPECT_LE(failure.message.size() + failure.last_output.size(), kOtherFailureBytes);
+    EXPECT_TRUE(absl::StartsWith(failure.message, "firstm")) << failure.message;
+    EXPECT_TRUE(absl::EndsWith(failure.message, "mlast")) << failure.message;
+  }
+  EXPECT_TRUE(job.Told<EndJob>(2)->outcome.failures.IsSameAs(outcome.failures));
 }
 
 TEST_F(RendezvousCoreTest, EndsAJobWhoseMemberDoesNotStopInTime) {

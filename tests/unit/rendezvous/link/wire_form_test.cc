@@ -318,7 +318,7 @@ std::string Overfull() {
   hangs::SayAborts aborts = FilledAborts();
   aborts.report.last.assign(hangs::kSameCallsMax + 1, aborts.report.last[0]);
   EndJob end{FilledOutcome()};
-  end.outcome.failures.assign(kFailuresSent + 1, FilledFailure());
+  end.outcome.failures = std::vector<WorkerFailure>(kFailuresSent + 1, FilledFailure());
   InquiryAnswer answer = FilledAnswer();
   answer.status = absl::NotFoundError(std::string(kMaxTextBytes + 1, 'n'));
   answer.parts.assign(kInquiryPartsMax + 1, answer.parts[0]);

@@ -27,10 +27,10 @@ class StreamWriterTest : public ::testing::Test, public StreamSink {
     for (size_t i = 0; i < written_.size(); ++i) writer_.OnWritten();
   }
 
-  EncodedPeers peers_;
+  EncodedParts parts_;
   std::vector<proto::FromServer> written_;
   std::optional<absl::Status> finished_;
-  StreamWriter writer_{*this, peers_};
+  StreamWriter writer_{*this, parts_};
 };
 
 TEST_F(StreamWriterTest, WritesOneMessageAtATimeAndGreetsFirst) {
