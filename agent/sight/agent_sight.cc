@@ -21,6 +21,13 @@ constexpr absl::Duration kLogsPatience = absl::Seconds(3);
 // A rank that is silent for longer is worth a word.
 constexpr absl::Duration kSilenceShown = absl::Seconds(3);
 
+status::WayToJob WayOf(const JobSpec& spec) {
+  return {.job = spec.run_id,
+          .endpoint = spec.endpoint.port == 0 ? "" : ToString(spec.endpoint),
+          .tls = spec.tls,
+          .authentication = spec.authentication};
+}
+
 }  // namespace
 
 AgentSight::AgentSight(asio::io_context& loop, Parts parts)
@@ -52,6 +59,7 @@ SightSources AgentSight::MakeSources() {
       .ask_server = [this](const Inquiry& inquiry) { parts_.link.SendInquiry(inquiry); },
       .tell_server = [this](const InquiryReply& reply) { parts_.link.SendInquiryReply(reply); },
       .own_page = [this](const std::string& why) { return status::ToJson(OwnPage(why)); },
+      .way = [this] { return status::ToJson(WayOf(parts_.options.spec)); },
       .look = [this](const Inquiry& inquiry, auto then) { LookHere(inquiry, std::move(then)); }};
 }
 

@@ -6,7 +6,7 @@ namespace muster::agent {
 namespace {
 
 bool IsAnsweredByAgents(InquiryKind kind) {
-  return kind != InquiryKind::kStatus && kind != InquiryKind::kJobs;
+  return kind != InquiryKind::kStatus && kind != InquiryKind::kJobs && kind != InquiryKind::kWay;
 }
 
 absl::Duration PatienceFor(InquiryKind kind) {
@@ -33,6 +33,10 @@ void SightDesk::Close() {
 void SightDesk::OnAsked(uint64_t connection, Inquiry inquiry) {
   if (inquiry.kind == InquiryKind::kJobs) {
     socket_.Answer(connection, {.status = absl::InvalidArgumentError("an agent has one job")});
+    return;
+  }
+  if (inquiry.kind == InquiryKind::kWay) {
+    socket_.Answer(connection, {.page = sources_.way()});
     return;
   }
   const uint64_t id = next_id_++;

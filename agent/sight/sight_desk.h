@@ -26,6 +26,7 @@ struct SightSources {
   std::function<void(const InquiryReply&)> tell_server;
   // The status as far as this node knows it; `why` the server is not asked.
   std::function<std::string(const std::string& why)> own_page;
+  std::function<std::string()> way;  // a status::WayToJob
   // The part of this node in stacks, figures and logs; `then` is called once, or never.
   std::function<void(const Inquiry&, absl::AnyInvocable<void(InquiryPart)> then)> look;
 };

@@ -19,6 +19,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/io/host_name.h"
 #include "proto/io/user_secret.h"
+#include "proto/spec/job_spec.h"
 #include "rendezvous/client/grpc_link.h"
 
 namespace muster::launcher {
@@ -31,7 +32,7 @@ absl::StatusOr<rendezvous::GrpcLinkOptions> LinkOf(const StopFlags& flags,
       .port = flags.endpoint->port,
       .secret = PublicSecret(),
       .tls = flags.tls && flags.authentication ? TlsMode::kOn : TlsMode::kOff,
-      .run_id = flags.run_id,
+      .run_id = flags.run_id.empty() ? JobSpec().run_id : flags.run_id,
       .role = rendezvous::LinkRole::kPerson,
       .node_name = HostName()};
   if (flags.authentication) {
@@ -97,8 +98,17 @@ int RunStopCommand(StopCommandKind kind, const char* program, const Invocation& 
   return RunParsed<StopFlags>(
       program, ParseStopFlags(kind, invocation.args, invocation.environment),
       [&](const StopFlags& flags) -> absl::StatusOr<int> {
-        if (!flags.endpoint) return NoEndpoint(program, invocation);
-        MUSTER_ASSIGN_OR_RETURN(const std::string answer, Ask(flags, invocation));
+        StopFlags found = flags;
+        if (!flags.endpoint) {
+          MUSTER_ASSIGN_OR_RETURN(const SightWay way,
+                                  FindWayHere(flags.run_id, invocation.environment));
+          if (!way.endpoint) return NoEndpoint(program, invocation);
+          found.endpoint = way.endpoint;
+          found.run_id = way.job;
+          found.tls = way.tls;
+          found.authentication = way.authentication;
+        }
+        MUSTER_ASSIGN_OR_RETURN(const std::string answer, Ask(found, invocation));
         return PrintText(answer + "\n", 0);
       });
 }

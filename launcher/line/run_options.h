@@ -39,6 +39,12 @@ command_line::Grammar RunGrammar(RunChoices& choices);
 inline constexpr char kEndpointVariable[] = "MUSTER_ENDPOINT";
 // How long they try to reach the rendezvous, unless they are told.
 inline constexpr absl::Duration kReachPatience = absl::Seconds(10);
+// The help of these commands says what JOB is, and how a job is found.
+inline constexpr char kWhichJob[] =
+    "JOB is the job's id (--rdzv_id); leave it out if there is only one job. ";
+inline constexpr char kJobsHere[] =
+    "Without an endpoint\n"
+    "the command finds your jobs on this node, through sockets that only you can open.\n";
 // Whether an option of `muster run` says which job, and how it is reached: those that the commands
 // take which speak to a job.
 bool FindsTheJob(const std::string& option);

@@ -17,18 +17,20 @@ constexpr char kStopUsage[] =
     "usage: muster stop [options] [JOB]\n"
     "\n"
     "Ends a job with exit code 0. Ranks of programs that ask whether to stop leave after the same\n"
-    "step; other programs are signalled after the job's --shutdown_timeout. JOB is the job's id\n"
-    "(--rdzv_id).\n";
+    "step; other programs are signalled after the job's --shutdown_timeout.\n"
+    "\n";
 constexpr char kDrainUsage[] =
     "usage: muster drain [options] NODE\n"
     "\n"
     "Takes a node out of a job: every rank leaves after the same step, and the next round begins\n"
-    "without the node. NODE is its name, as in the job's output, or its address.\n";
+    "without the node. NODE is its name, as in the job's output, or its address. --rdzv_id names\n"
+    "the job; leave it out if there is only one. ";
 
 command_line::Grammar GrammarOf(StopCommandKind kind, RunChoices& choices, StopFlags& flags) {
   const bool is_drain = kind == StopCommandKind::kDrain;
   command_line::Grammar grammar{.program = is_drain ? "muster drain" : "muster stop",
-                                .usage = is_drain ? kDrainUsage : kStopUsage,
+                                .usage = is_drain ? absl::StrCat(kDrainUsage, kJobsHere)
+                                                  : absl::StrCat(kStopUsage, kWhichJob, kJobsHere),
                                 .has_words = true};
   for (command_line::Option& option : RunGrammar(choices).options) {
     if (!FindsTheJob(option.name)) continue;
@@ -87,7 +89,7 @@ absl::StatusOr<std::variant<StopFlags, PrintAndExit>> ParseStopFlags(
                           command_line::Split(grammar, args, environment));
   if (!line.print.empty()) return PrintAndExit{std::move(line.print)};
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
-  flags.run_id = choices.spec.run_id;
+  if (line.Find("rdzv_id") != nullptr) flags.run_id = choices.spec.run_id;
   MUSTER_RETURN_IF_ERROR(TakeWord(kind, line.script, flags));
   flags.endpoint = EndpointOfJob(choices);
   flags.tls = choices.spec.tls;

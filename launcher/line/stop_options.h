@@ -20,8 +20,8 @@ namespace muster::launcher {
 
 struct StopFlags {
   StopRequest request;
-  std::optional<Endpoint> endpoint;  // with a port; none was given
-  std::string run_id;
+  std::optional<Endpoint> endpoint;  // with a port; none: by the sockets of this node's agents
+  std::string run_id;                // empty: none was given
   bool tls = true;
   bool authentication = true;
   absl::Duration patience = kReachPatience;  // for the server to answer

@@ -290,6 +290,19 @@ std::vector<JobHere> FindJobsHere(const EnvironmentMap& environment) {
   return jobs;
 }
 
+absl::StatusOr<SightWay> FindWayHere(const std::string& job, const EnvironmentMap& environment) {
+  MUSTER_ASSIGN_OR_RETURN(const JobHere here, ChooseJob(job, environment));
+  MUSTER_ASSIGN_OR_RETURN(UniqueFd fd, ConnectTo(here.socket));
+  SocketObserver observer(here.socket, std::move(fd));
+  MUSTER_ASSIGN_OR_RETURN(const InquiryAnswer answer,
+                          observer.Ask({.kind = InquiryKind::kWay}, kAgentPatience));
+  MUSTER_ASSIGN_OR_RETURN(const status::WayToJob told, status::ParseWayToJob(answer.page));
+  SightWay way{.job = told.job, .tls = told.tls, .authentication = told.authentication};
+  if (told.endpoint.empty()) return way;
+  MUSTER_ASSIGN_OR_RETURN(way.endpoint, ParseEndpoint(told.endpoint, 0));
+  return way;
+}
+
 absl::StatusOr<std::unique_ptr<Observer>> ReachRendezvous(const SightWay& way,
                                                           const Invocation& invocation) {
   rendezvous::GrpcLinkOptions link{

@@ -44,6 +44,12 @@ void SayWait(const std::string& endpoint, absl::Duration patience);
 // The jobs of this user, each once, by their names.
 std::vector<JobHere> FindJobsHere(const EnvironmentMap& environment);
 
+// The way to the rendezvous of a job that has an agent here, as that agent knows it: for what only
+// the rendezvous does. `job`: its run id; empty: the only one. Without an endpoint if it has none.
+//
+// Errors: kNotFound as ReachJob; kUnavailable.
+absl::StatusOr<SightWay> FindWayHere(const std::string& job, const EnvironmentMap& environment);
+
 // The way to one job.
 //
 // Errors: kNotFound: there is no such job here, or none or several and none was named; those of the

@@ -13,9 +13,6 @@ namespace {
 
 using command_line::Into;
 
-constexpr char kWhichJob[] =
-    "JOB is the job's id (--rdzv_id); leave it out if there is only one job. Without an endpoint\n"
-    "the command finds your jobs on this node, through sockets that only you can open.\n";
 constexpr char kStatusUsage[] =
     "usage: muster status [options] [JOB]\n"
     "\n"
@@ -113,7 +110,7 @@ void AddLogOptions(LogFlags& logs, std::vector<command_line::Option>& options) {
 command_line::Grammar GrammarOf(SightKind kind, RunChoices& choices, SightFlags& flags) {
   const CommandText words = TextOf(kind);
   command_line::Grammar grammar{.program = words.name,
-                                .usage = absl::StrCat(words.usage, kWhichJob),
+                                .usage = absl::StrCat(words.usage, kWhichJob, kJobsHere),
                                 .footer = words.footer,
                                 .has_words = true};
   for (command_line::Option& option : RunGrammar(choices).options) {

@@ -28,6 +28,7 @@ enum class InquiryKind {
   kStacks,   // by the agents, as the others below
   kFigures,  // what `muster top` shows
   kLogs,
+  kWay,  // how the rendezvous is reached; by the agent at whose socket it is asked
 };
 
 // What one answer may hold: so that it fits a frame of the agent's socket, and a message.

@@ -12,7 +12,7 @@ namespace muster::rendezvous {
 namespace {
 
 constexpr int kFirstKind = 1;  // 0 is "unspecified"
-constexpr NumberBounds kKinds{kFirstKind, static_cast<int>(InquiryKind::kLogs) + kFirstKind};
+constexpr NumberBounds kKinds{kFirstKind, static_cast<int>(InquiryKind::kWay) + kFirstKind};
 constexpr TextBounds kNodeName{1024};
 constexpr TextBounds kWords{kMaxTextBytes, kMaxTextBytes};
 constexpr TextBounds kBody{kInquiryAnswerBytesMax};

@@ -189,6 +189,10 @@ std::optional<InquiryAnswer> JobLoop::AnswerInquiry(const JobKey& job, const Inq
     }
     return InquiryAnswer{.page = status::ToJson(list)};
   }
+  if (inquiry.kind == InquiryKind::kWay) {
+    return InquiryAnswer{.status = absl::InvalidArgumentError(
+                             "a rendezvous that is asked for the way to it has been found")};
+  }
   const std::optional<status::StatusPage> page = PageOf(job);
   if (!page) {
     return InquiryAnswer{

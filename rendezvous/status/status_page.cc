@@ -21,6 +21,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusPage, schema, job, told_by
                                                 members_left_out)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(JobLine, job, health, num_nodes, world_size, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(JobList, schema, jobs)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WayToJob, schema, job, endpoint, tls,
+                                                authentication)
 
 JobLine LineOf(const StatusPage& page) {
   return {.job = page.job,
@@ -32,6 +34,7 @@ JobLine LineOf(const StatusPage& page) {
 
 std::string ToJson(const StatusPage& page) { return ToJsonText(page); }
 std::string ToJson(const JobList& list) { return ToJsonText(list); }
+std::string ToJson(const WayToJob& way) { return ToJsonText(way); }
 
 absl::StatusOr<StatusPage> ParseStatusPage(absl::string_view json) {
   return FromJsonText<StatusPage>(json, "the status", kStatusSchema);
@@ -39,6 +42,10 @@ absl::StatusOr<StatusPage> ParseStatusPage(absl::string_view json) {
 
 absl::StatusOr<JobList> ParseJobList(absl::string_view json) {
   return FromJsonText<JobList>(json, "the list of jobs", kStatusSchema);
+}
+
+absl::StatusOr<WayToJob> ParseWayToJob(absl::string_view json) {
+  return FromJsonText<WayToJob>(json, "the way to the job", kStatusSchema);
 }
 
 }  // namespace muster::status

@@ -55,14 +55,25 @@ struct JobList {
   std::vector<JobLine> jobs;
 };
 
+// How the rendezvous of a job is reached, by the word of its agent: what its nodes were told.
+struct WayToJob {
+  int schema = kStatusSchema;
+  std::string job;       // run id
+  std::string endpoint;  // "node1:29400"; empty: the job is of one node, and nobody can reach it
+  bool tls = true;
+  bool authentication = true;
+};
+
 JobLine LineOf(const StatusPage& page);
 
 std::string ToJson(const StatusPage& page);
 std::string ToJson(const JobList& list);
+std::string ToJson(const WayToJob& way);
 
 // Errors: kInvalidArgument: no JSON, a value of another type, or a schema that this version does
 //         not know.
 absl::StatusOr<StatusPage> ParseStatusPage(absl::string_view json);
 absl::StatusOr<JobList> ParseJobList(absl::string_view json);
+absl::StatusOr<WayToJob> ParseWayToJob(absl::string_view json);
 
 }  // namespace muster::status

@@ -199,6 +199,21 @@ TEST_F(StopRequests, NowSignalsThemAtOnce) {
   for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(kLong), ExitsWith(0));
 }
 
+// The job is found as `muster status` finds it: the agent here knows the way.
+TEST_F(StopRequests, AJobThatHasAnAgentHereNeedsNoEndpoint) {
+  std::vector<Subprocess> agents = StartNodes(2, "1:2", {"--shutdown_timeout=600", Stepping()});
+  ASSERT_TRUE(AllHaveBegun(0, 3, 2));
+  const SubprocessResult drained = Run({"drain", AddressOf(2)});
+  EXPECT_THAT(drained, ExitsWith(0));
+  EXPECT_THAT(agents[1].Wait(kLong), ExitsWith(0));
+  ASSERT_TRUE(AllHaveBegun(1, 3, 1));
+  const SubprocessResult other = Run({"stop", "other"});
+  EXPECT_THAT(other, ExitsWith(1));
+  EXPECT_THAT(other.err, HasSubstr("no job 'other' of yours runs on this node (elastic does)"));
+  EXPECT_THAT(Run({"stop", "elastic"}), ExitsWith(0));
+  EXPECT_THAT(agents[0].Wait(kLong), ExitsWith(0));
+}
+
 TEST_F(StopRequests, AJobOfOneNodeIsNamedWithWhatEndsIt) {
   Subprocess job = Start({"run", "--rdzv_id=here", ShellScript("train.sh", "exec sleep 1000")});
   const std::string way = absl::StrCat("`kill ", job.pid(), "` (job here)");
@@ -230,7 +245,6 @@ TEST_F(StopRequests, WhatCannotBeDoneIsSaidAndChangesNothing) {
   const SubprocessResult other = Run({"stop", "--rdzv_endpoint=" + endpoint(), "--rdzv_id=elastc"});
   EXPECT_THAT(other, ExitsWith(2));
   EXPECT_THAT(other.err, HasSubstr("this server serves job 'elastic'"));
-  EXPECT_THAT(Run({"stop"}), ExitsWith(2));
   WriteFile(Out("go"), "");
   for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(kLong), ExitsWith(0));
 }

@@ -26,6 +26,7 @@ class Desk : public ::testing::Test {
       : desk_(loop_, {.ask_server = [this](const Inquiry& inquiry) { asked_.push_back(inquiry); },
                       .tell_server = [this](const InquiryReply& reply) { told_.push_back(reply); },
                       .own_page = [](const std::string& why) { return "own page: " + why; },
+                      .way = [] { return "the way"; },
                       .look = [](const Inquiry&, auto then) { then({.body = "seen here"}); }}) {
     EXPECT_TRUE(desk_.Listen(path()).ok());
   }
@@ -74,6 +75,15 @@ class Desk : public ::testing::Test {
   std::vector<InquiryReply> told_;
   SightDesk desk_;
 };
+
+TEST_F(Desk, TellsTheWayToTheServerWithoutIt) {
+  auto socket = Connect();
+  Send(socket, {.id = 70, .kind = InquiryKind::kWay});
+  EXPECT_EQ(Receive(socket).page, "the way");
+  EXPECT_TRUE(asked_.empty());
+  desk_.OnInquiry({.id = 71, .kind = InquiryKind::kWay});
+  EXPECT_TRUE(told_.empty());
+}
 
 TEST_F(Desk, PassesOnWhatTheServerAnswers) {
   auto socket = Connect();
