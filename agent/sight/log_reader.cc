@@ -29,6 +29,9 @@ constexpr size_t kWindowBytesMin = 256;
 constexpr size_t kErrorBytesMax = size_t{8} << 10;
 // So much of a log is searched for the first error.
 constexpr int64_t kSearchedBytesMax = int64_t{16} << 20;
+// So many attempts are looked through for the newest log of a rank, or its first error: their
+// number is the server's word.
+constexpr int kAttemptsSearchedMax = 10000;
 
 struct OpenLog {
   UniqueFd fd;
@@ -75,7 +78,8 @@ class Reader {
         std::find_if(ask_.places.begin(), ask_.places.end(),
                      [&](const LogPlace& at) { return at.rank == rank && at.stream == stream; });
     if (place != ask_.places.end()) return GoOn(*place);
-    for (int attempt = files_.attempt; attempt >= 0; --attempt) {
+    const int oldest = std::max(0, files_.attempt - kAttemptsSearchedMax);
+    for (int attempt = files_.attempt; attempt >= oldest; --attempt) {
       std::optional<OpenLog> log = OpenOf(rank, stream, attempt);
       if (!log) continue;  // a worker that was kept writes on in the folder of an earlier attempt
       LogPiece piece{.from = {.rank = rank, .stream = stream, .attempt = attempt},
@@ -95,7 +99,8 @@ class Reader {
 
   // What is left of that attempt; then the next that has a log.
   std::optional<LogPiece> GoOn(const LogPlace& place) {
-    for (int attempt = place.attempt; attempt <= files_.attempt; ++attempt) {
+    const int newest = std::min(files_.attempt, place.attempt + kAttemptsSearchedMax);
+    for (int attempt = place.attempt; attempt <= newest; ++attempt) {
       const std::optional<OpenLog> log = OpenOf(place.rank, place.stream, attempt);
       LogPiece piece{.from = place};
       piece.from.attempt = attempt;
@@ -174,7 +179,8 @@ std::string FindError(absl::string_view text) {
 
 // The error of the first attempt that has one.
 std::optional<ErrorOfRank> ErrorOf(const LogFiles& files, int rank) {
-  for (int attempt = 0; attempt <= files.attempt; ++attempt) {
+  const int newest = std::min(files.attempt, kAttemptsSearchedMax);
+  for (int attempt = 0; attempt <= newest; ++attempt) {
     const std::string folder =
         absl::StrCat(files.run_directory, "/attempt_", attempt, "/", rank - files.first_rank);
     ErrorOfRank error{.rank = rank, .attempt = attempt};

@@ -111,16 +111,16 @@ struct SightSocket::State {
                      [self, id, connection](const asio::error_code& error, size_t) {
                        if (!self->connections.contains(id)) return;
                        if (error) return self->Forget(id);
-                       self->Hand(id, *connection);
+                       Hand(self, id, *connection);
                      });
   }
 
-  void Hand(uint64_t id, Connection& connection) {
+  static void Hand(const std::shared_ptr<State>& self, uint64_t id, Connection& connection) {
     absl::StatusOr<Inquiry> inquiry = rendezvous::InquiryFrom(connection.body);
-    if (!inquiry.ok()) return Forget(id);
     connection.is_asking = true;
-    connection.inquiry_id = inquiry->id;
-    on_inquiry(id, *std::move(inquiry));
+    connection.inquiry_id = inquiry.ok() ? inquiry->id : 0;
+    if (!inquiry.ok()) return Write(self, id, {.status = inquiry.status()});
+    self->on_inquiry(id, *std::move(inquiry));
   }
 
   static void Write(const std::shared_ptr<State>& self, uint64_t id, InquiryAnswer answer) {

@@ -126,7 +126,7 @@ std::string LogReel::Show(const std::vector<InquiryPart>& parts) {
       status = logs.status();
       for (size_t i = 0; logs.ok() && i < logs->pieces.size(); ++i) {
         // A node speaks for its own ranks alone.
-        const int index = logs->pieces[i].from.rank - part.first_rank;
+        const int64_t index = int64_t{logs->pieces[i].from.rank} - part.first_rank;
         if (index >= 0 && index < part.num_ranks) pieces.push_back(std::move(logs->pieces[i]));
       }
     }

@@ -78,9 +78,10 @@ absl::StatusOr<absl::Duration> ParseDuration(const std::string& text) {
   } else if (!absl::ParseDuration(text, &duration)) {
     return Expected("seconds, or a time with its unit such as 500ms, 30s or 10m");
   }
-  if (std::isnan(seconds) || duration == absl::InfiniteDuration() ||
-      duration == -absl::InfiniteDuration()) {
-    return Expected("a finite time, such as 30, 500ms or 10m");
+  // Clocks count nanoseconds in 64 bits, which end after 292 years.
+  constexpr int kDaysMax = 36500;
+  if (std::isnan(seconds) || absl::AbsDuration(duration) > absl::Hours(24 * kDaysMax)) {
+    return Expected("a time of a century at most, such as 30, 500ms or 10m");
   }
   return absl::Trunc(duration, absl::Microseconds(1));
 }

@@ -152,9 +152,9 @@ void AssignmentFields(Wire<proto::Assignment> wire, Assignment& assignment) {
               assignment.role_first_rank);
   wire.Number("role_world_size", kCount, &P::role_world_size, &P::set_role_world_size,
               assignment.role_world_size);
-  wire.Number("restart_count", kCount, &P::restart_count, &P::set_restart_count,
+  wire.Number("restart_count", kAttempts, &P::restart_count, &P::set_restart_count,
               assignment.restart_count);
-  wire.Number("restarts_used", kCount, &P::restarts_used, &P::set_restarts_used,
+  wire.Number("restarts_used", kAttempts, &P::restarts_used, &P::set_restarts_used,
               assignment.restarts_used);
   wire.Text("master_address", kText, &P::master_address, &P::mutable_master_address,
             assignment.master_address);
@@ -165,7 +165,7 @@ void AssignmentFields(Wire<proto::Assignment> wire, Assignment& assignment) {
 
 void StopRoundFields(Wire<proto::Directive::StopRound> wire, StopRound& stop) {
   using P = proto::Directive::StopRound;
-  wire.Number("stop.round", kCountOrNone, &P::round, &P::set_round, stop.round);
+  wire.Number("stop.round", kRounds, &P::round, &P::set_round, stop.round);
   wire.Choice("cause", kCauses, &P::cause, &P::set_cause, stop.cause);
   wire.Text("stop.reason", kText, &P::reason, &P::mutable_reason, stop.reason);
   wire.Plain(&P::peer_lost, &P::set_peer_lost, stop.peer_lost);

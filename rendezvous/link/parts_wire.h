@@ -23,6 +23,9 @@ class Settings;
 namespace muster::rendezvous {
 
 inline constexpr NumberBounds kSignals{0, 128};
+// What is counted on from, or looked through one by one.
+inline constexpr NumberBounds kRounds{-1, int64_t{1} << 50};  // -1: none
+inline constexpr NumberBounds kAttempts{0, 10'000'000};
 inline constexpr TextBounds kText{kMaxTextBytes};
 inline constexpr TextBounds kPrintable{.taken = kMaxTextBytes, .is_printable = true};
 

@@ -46,8 +46,8 @@ void FailedPairFields(Wire<proto::Report::FailedPair> wire, FailedPair& pair) {
 
 void PastFields(Wire<proto::Report::Past> wire, JobPast& past) {
   using P = proto::Report::Past;
-  wire.Number("past.attempts", kCount, &P::attempts, &P::set_attempts, past.attempts);
-  wire.Number("past.restarts_used", kCount, &P::restarts_used, &P::set_restarts_used,
+  wire.Number("past.attempts", kAttempts, &P::attempts, &P::set_attempts, past.attempts);
+  wire.Number("past.restarts_used", kAttempts, &P::restarts_used, &P::set_restarts_used,
               past.restarts_used);
 }
 
@@ -59,7 +59,7 @@ void FencedReportFields(Wire<proto::Report> wire, FencedReport& fenced) {
   wire.Plain(&P::incarnation, &P::set_incarnation, fenced.from);
   wire.Number("term", kCount, &P::term, &P::set_term, fenced.term);
   wire.Number("instance", kCount, &P::instance, &P::set_instance, report.instance);
-  wire.Number("round", kCountOrNone, &P::round, &P::set_round, report.round);
+  wire.Number("round", kRounds, &P::round, &P::set_round, report.round);
   wire.Plain(&P::sequence, &P::set_sequence, report.sequence);
   wire.Choice("phase", kPhases, &P::phase, &P::set_phase, report.phase);
   wire.Require(wire.Has(&P::has_node, true), "node", "is missing");

@@ -51,6 +51,7 @@ SecretSources Sources(const MusterdOptions& options, const EnvironmentMap& envir
 struct State {
   std::unique_ptr<RecordKeeper> keeper;
   StateFile::Contents contents;
+  bool has_new_port = false;  // the kernel chooses it, so that nobody has known it before
 };
 
 absl::StatusOr<State> OpenState(asio::io_context& loop, const std::string& directory) {
@@ -97,12 +98,13 @@ std::unique_ptr<RendezvousServer> MakeServer(asio::io_context& loop, const Muste
   LeaseSettings lease;
   lease.duration = options.lease;
   lease.renew_interval = std::min(lease.renew_interval, options.lease / kRenewalsPerLease);
-  // Where the state of an earlier life is, every round that anybody was told of is in it.
+  // Where the state of an earlier life is, every round that anybody was told of is in it. An empty
+  // state may be what a lost disk has left.
   const bool knows_all_rounds = state.contents.first_term < state.contents.term;
   return RendezvousServer::Create(loop,
                                   {.term = state.contents.term,
                                    .first_term = state.contents.first_term,
-                                   .may_have_predecessor = !knows_all_rounds,
+                                   .may_have_predecessor = !knows_all_rounds && !state.has_new_port,
                                    .lease = lease,
                                    .owners = owners,
                                    .tls = options.tls,
@@ -148,13 +150,14 @@ absl::Status Run(const MusterdOptions& options, const EnvironmentMap& environmen
   const auto guard = asio::make_work_guard(loop);
   MUSTER_ASSIGN_OR_RETURN(State state, OpenState(loop, options.state_dir));
   const size_t num_jobs = state.contents.jobs.size();
+  const bool is_passed = !passed.empty();
+  state.has_new_port = options.listen.port == 0 && !is_passed;
   const auto server = MakeServer(loop, options, owners, std::move(state));
   // Signals are awaited before anybody can know that it listens, and end it.
   asio::signal_set signals(loop, SIGTERM, SIGINT);
   signals.async_wait([&](const asio::error_code&, int) {
     server->Shutdown(kShutdownTime, [&loop] { loop.stop(); });
   });
-  const bool is_passed = !passed.empty();
   MUSTER_ASSIGN_OR_RETURN(const Listening listening,
                           Listen(*server, options.listen, std::move(passed)));
   // Who takes any free port comes back to another one, and a service manager keeps its own.

@@ -1,5 +1,5 @@
 // What waits to be written to one agent or observer: the newest directive, a few orders of the hang
-// watch, a few inquiries and answers to them, and store replies up to a bound in bytes. A slow
+// watch, a few inquiries, and answers to them and store replies each up to a bound in bytes. A slow
 // reader so never holds memory without end.
 //
 // Why replies are not simply dropped at the bound: each answers one request of one worker, which
@@ -33,8 +33,11 @@ class Outbox {
 
   // Inquiries: more are dropped, and the observer is told that there was no answer.
   static constexpr size_t kMaxInquiries = 32;
-  // Answers to them, each of kInquiryAnswerBytesMax at most, and some more of names.
+  // Answers to them, by their number and in bytes together. They have a bound of their own: no
+  // worker waits for one, and none may end an agent or keep it from being read. One alone is taken
+  // whatever its size.
   static constexpr size_t kMaxInquiryAnswers = 4;
+  static constexpr size_t kMaxAnswerBytes = 2 * kInquiryAnswerBytesMax;
 
   using Message = std::variant<Directive, StoreReply, hangs::WatchOrder, Inquiry, InquiryAnswer>;
 
@@ -62,7 +65,10 @@ class Outbox {
 
   // False if the bound is reached; the answer is not taken.
   bool Push(const InquiryAnswer& answer) {
-    if (inquiry_answers_.size() == kMaxInquiryAnswers) return false;
+    const size_t bytes = BytesOf(answer);
+    const bool fits = answer_bytes_ == 0 || answer_bytes_ + bytes <= kMaxAnswerBytes;
+    if (!fits || inquiry_answers_.size() == kMaxInquiryAnswers) return false;
+    answer_bytes_ += bytes;
     inquiry_answers_.push_back(answer);
     return true;
   }
@@ -101,6 +107,7 @@ class Outbox {
     if (inquiry_answers_.empty()) return std::nullopt;
     InquiryAnswer answer = std::move(inquiry_answers_.front());
     inquiry_answers_.pop_front();
+    answer_bytes_ -= BytesOf(answer);
     return answer;
   }
 
@@ -110,12 +117,21 @@ class Outbox {
     return bytes;
   }
 
+  static size_t BytesOf(const InquiryAnswer& answer) {
+    size_t bytes = kReplyBytes + answer.status.message().size() + answer.page.size();
+    for (const InquiryPart& part : answer.parts) {
+      bytes += kReplyBytes + part.node.size() + part.status.message().size() + part.body.size();
+    }
+    return bytes;
+  }
+
   std::optional<Directive> directive_;
   std::deque<hangs::WatchOrder> orders_;
   std::deque<StoreReply> replies_;
   std::deque<Inquiry> inquiries_;
   std::deque<InquiryAnswer> inquiry_answers_;
   size_t bytes_ = 0;
+  size_t answer_bytes_ = 0;
 };
 
 }  // namespace muster::rendezvous

@@ -458,7 +458,8 @@ absl::Status StateFile::Store(const KeptChange& change, int64_t unix_millis) {
   upsert.Bind(6, unix_millis);
   KeptProgress kept{.progress = change.progress, .kept_at = unix_millis};
   if (change.forget_after) {
-    kept.forget_at = unix_millis + absl::ToInt64Milliseconds(*change.forget_after);
+    // Times of absl have an end where others overflow.
+    kept.forget_at = absl::ToUnixMillis(absl::FromUnixMillis(unix_millis) + *change.forget_after);
     upsert.Bind(7, kept.forget_at);
   }
   upsert.Bind(9, SumOfProgress(change.key, change.instance, kept));

@@ -63,7 +63,8 @@ struct LogsOfNode {
 
 std::string ToJson(const LogsAsk& ask);
 std::string ToJson(const LogsOfNode& logs);
-// Errors: kInvalidArgument: as ParseStatusPage; a negative offset.
+// Errors: kInvalidArgument: as ParseStatusPage; a number out of its bounds, which are named, or a
+//         stream of another name.
 absl::StatusOr<LogsAsk> ParseLogsAsk(absl::string_view json);
 absl::StatusOr<LogsOfNode> ParseLogs(absl::string_view json);
 

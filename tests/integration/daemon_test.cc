@@ -79,6 +79,16 @@ while [ ! -e $OUT/go ]; do sleep 0.1; done)");
   for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(), ExitsWith(0));
 }
 
+// Elsewhere agents of an earlier life have a lease to come back to its endpoint.
+class DaemonWithALongLease : public Daemon {
+ protected:
+  Arguments Options() const override { return {"--lease=3600"}; }
+};
+
+TEST_F(DaemonWithALongLease, BeginsItsFirstJobAtOnceAtAPortThatNobodyKnew) {
+  RunJob("first", {ShellScript("train.sh", "exit 0")});
+}
+
 TEST_F(Daemon, RefusesTheDefaultRunId) {
   const SubprocessResult result = StartAgent("none", 1, {ShellScript("train.sh", "exit 0")}).Wait();
   EXPECT_THAT(result, ExitsWith(2));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <filesystem>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -27,9 +28,10 @@ class ServerState : public JobTest {
     JobTest::TearDown();
   }
 
-  void StartDaemon() {
-    daemon_.emplace(StartProgram(
-        {MusterdBinary(), "--listen=" + endpoint(), "--state_dir=" + directory() + "/state"}));
+  void StartDaemon(const Arguments& rest = {}) {
+    daemon_.emplace(StartProgram(Arguments{MusterdBinary(), "--listen=" + endpoint(),
+                                           "--state_dir=" + directory() + "/state"} +
+                                 rest));
     ASSERT_TRUE(daemon_->WaitForOutput("listening"))
         << ToString(daemon_->Wait(absl::ZeroDuration()));
   }
@@ -105,6 +107,26 @@ sleep 60)");
   EXPECT_THAT(one.Wait(), ExitsWith(7));
   EXPECT_THAT(other.Wait(), ExitsWith(7));
   EXPECT_EQ(ReadOut("budget.0"), "0\n1\n");
+}
+
+// A lost disk leaves no other: nodes of a round that runs may be about to come.
+TEST_F(ServerState, AnEmptyStateHoldsTheFirstJobsForALeaseAndTheStatusSaysSo) {
+  KillDaemon();
+  std::filesystem::remove_all(directory() + "/state");
+  StartDaemon({"--lease=3600"});
+  const std::string script = Trainer();
+  Subprocess one = StartAgent("held", 1, {script}), other = StartAgent("held", 2, {script});
+  SubprocessResult status;
+  EXPECT_TRUE(WaitUntil([&] {
+    status = Run({"status", "--json", "--rdzv_endpoint=" + endpoint(), "held"});
+    return status.out.find("the server has just started; nodes that it served before have") !=
+           std::string::npos;
+  })) << ToString(status);
+  EXPECT_THAT(status, ExitsWith(10));
+  for (Subprocess* agent : {&one, &other}) {
+    agent->Signal(SIGTERM);
+    EXPECT_TRUE(agent->Wait().ended);
+  }
 }
 
 TEST_F(ServerState, AJobThatWasFormingIsFormed) {

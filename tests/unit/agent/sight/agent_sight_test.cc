@@ -6,6 +6,8 @@
 
 #include <chrono>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "rendezvous/status/figures.h"
@@ -73,6 +75,28 @@ TEST_F(Sight, RefusesAQuestionAboutLogsThatItCannotRead) {
   const InquiryPart part = Ask({.kind = InquiryKind::kLogs, .detail = "no JSON"});
   EXPECT_FALSE(part.status.ok());
   EXPECT_THAT(part.body, IsEmpty());
+}
+
+// Each is counted from, or names a file. A number that no int holds is not taken for another.
+TEST_F(Sight, RefusesNumbersOfAQuestionAboutLogsThatAreOutOfBounds) {
+  const auto place = [](const std::string& field) {
+    return absl::StrCat("{\"places\": [{\"stream\": \"stdout\", ", field, "}]}");
+  };
+  for (const auto& [detail, why] : std::vector<std::pair<std::string, std::string>>{
+           {place("\"attempt\": -2147483648"), "attempt is -2147483648, not in 0..10000000"},
+           {place("\"attempt\": 2147483647"), "attempt is 2147483647, not in 0..10000000"},
+           {place("\"attempt\": 4294967296"), "attempt is 4294967296, not in 0..10000000"},
+           {place("\"attempt\": 1e300"), "attempt is 1e+300, not in 0..10000000"},
+           {place("\"rank\": -1"), "rank is -1, not in 0..2147483647"},
+           {place("\"offset\": -1"), "offset is -1, not in 0..1125899906842624"},
+           {place("\"offset\": 18446744073709551615"), "offset is 18446744073709551615, not in"},
+           {"{\"tail_lines\": -2}", "tail_lines is -2, not in -1..1125899906842624"},
+           {"{\"places\": [{\"stream\": \"../x\"}]}", "stream is '../x', expected stdout or"}}) {
+    link_.told.clear();
+    const absl::Status status = Ask({.kind = InquiryKind::kLogs, .detail = detail}).status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << detail;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  }
 }
 
 TEST_F(Sight, TakesThoseWhoAskForNewLinesForFollowersOfItsLogs) {

@@ -85,6 +85,16 @@ TEST_F(Desk, TellsTheWayToTheServerWithoutIt) {
   EXPECT_TRUE(told_.empty());
 }
 
+TEST_F(Desk, SaysWhatIsWrongWithAQuestion) {
+  auto socket = Connect();
+  Send(socket, {.id = 70, .rank = -1});
+  EXPECT_EQ(
+      Receive(socket).status,
+      absl::InvalidArgumentError("malformed message: inquiry.rank is -1, not in 0..2147483647"));
+  Send(socket, {.id = 71, .kind = InquiryKind::kWay});
+  EXPECT_EQ(Receive(socket).id, 71u) << "the connection goes on";
+}
+
 TEST_F(Desk, PassesOnWhatTheServerAnswers) {
   auto socket = Connect();
   Send(socket, {.id = 70});
@@ -130,19 +140,18 @@ TEST_F(Desk, AnswersTheServer) {
   EXPECT_EQ(told_[0].part.body, "seen here");
 }
 
-TEST_F(Desk, ClosesAConnectionThatSendsNonsense) {
-  for (const std::string& bytes :
-       {std::string("\xff\xff\xff\x7f"), std::string("\x01\0\0\0\xff", 5)}) {
-    auto socket = Connect();
-    asio::write(socket, asio::buffer(bytes));
-    asio::error_code error;
-    socket.non_blocking(true);
-    char byte = 0;
-    EXPECT_TRUE(RunUntil([&] {
-      socket.read_some(asio::buffer(&byte, 1), error);
-      return error == asio::error::eof || error == asio::error::connection_reset;
-    }));
-  }
+TEST_F(Desk, ClosesAConnectionThatSendsNoFrameAndRefusesNonsenseInOne) {
+  auto socket = Connect();
+  asio::write(socket, asio::buffer(std::string("\x01\0\0\0\xff", 5)));
+  EXPECT_EQ(Receive(socket).status.code(), absl::StatusCode::kInvalidArgument);
+  asio::write(socket, asio::buffer(std::string("\xff\xff\xff\x7f")));
+  asio::error_code error;
+  socket.non_blocking(true);
+  char byte = 0;
+  EXPECT_TRUE(RunUntil([&] {
+    socket.read_some(asio::buffer(&byte, 1), error);
+    return error == asio::error::eof || error == asio::error::connection_reset;
+  }));
 }
 
 TEST_F(Desk, HasRoomForOneMoreWhateverIsLeftOpen) {

@@ -52,5 +52,27 @@ TEST(Outbox, CountsRepliesWithoutValuesToo) {
   EXPECT_EQ(taken, Outbox::kMaxBytes / Outbox::kReplyBytes);
 }
 
+InquiryAnswer AnswerOf(size_t bytes) { return {.parts = {{.body = std::string(bytes, 'b')}}}; }
+
+// They have a bound of their own: no observer keeps an agent from being read.
+TEST(Outbox, HoldsAnswersToObserversUpToTheirBoundOfBytes) {
+  Outbox outbox;
+  const size_t half = Outbox::kMaxAnswerBytes / 2 - 2 * Outbox::kReplyBytes;
+  EXPECT_TRUE(outbox.Push(AnswerOf(half)));
+  EXPECT_TRUE(outbox.Push(AnswerOf(half)));
+  EXPECT_FALSE(outbox.Push(AnswerOf(0)));
+  EXPECT_TRUE(outbox.has_room());
+  EXPECT_TRUE(outbox.Push(Answer(1)));
+  outbox.Pop();  // the reply
+  outbox.Pop();
+  EXPECT_TRUE(outbox.Push(AnswerOf(half)));
+}
+
+TEST(Outbox, TakesOneAnswerOfAnySize) {
+  Outbox outbox;
+  EXPECT_TRUE(outbox.Push(AnswerOf(Outbox::kMaxAnswerBytes + 1)));
+  EXPECT_FALSE(outbox.Push(AnswerOf(1)));
+}
+
 }  // namespace
 }  // namespace muster::rendezvous

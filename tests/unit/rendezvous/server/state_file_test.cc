@@ -103,6 +103,19 @@ TEST_F(StateFileTest, ForgetsAnInstanceThatHasEndedAfterItsTime) {
   EXPECT_THAT(Contents(kToday + 60000).jobs, SizeIs(0));
 }
 
+TEST_F(StateFileTest, KeepsAnInstanceWhoseTimeHasNoEnd) {
+  for (const absl::Duration forget_after : {absl::InfiniteDuration(), absl::Hours(1e12)}) {
+    KeptChange change = Change(Running());
+    change.forget_after = forget_after;
+    {
+      auto file = Open();
+      ASSERT_TRUE(file.ok()) << file.status();
+      EXPECT_EQ((*file)->Write({change}, kToday), absl::OkStatus());
+    }
+    EXPECT_THAT(Contents(kToday + 1000).jobs, SizeIs(1)) << forget_after;
+  }
+}
+
 TEST_F(StateFileTest, ForgetsAnInstanceThatIsDroppedAtOnce) {
   KeptChange dropped = Change(Running());
   dropped.forget_after = absl::ZeroDuration();
