@@ -196,6 +196,7 @@ def expected_of_kernels(gpu):
     rows, width = 16 * CONTEXT, 768
     of_embedding = 12 * width / embedding_seconds(gpu, width, rows)[1] / copy
     shares = {'AdamW': SHARE, 'norm': SHARE, 'layer norm': SHARE, 'GELU': SHARE,
+              'RMS norm': SHARE, 'SwiGLU': SHARE, 'rotary': SHARE,
               'bias\'s gradient': SHARE_COLUMNS,
               'cross-entropy': SHARE, 'embedding': SHARE, 'embedding\'s gradients': of_embedding}
     rates = {}

@@ -1,7 +1,7 @@
 // Times the kernels of a CUDA device beside what its memory moves in a plain copy and what is
-// expected of them, and prints rows of a Markdown table. Shapes are those of a training of GPT-2
-// 124M; kernels are those that it runs, and inputs are random. Ends with 77 and a sentence where
-// there is no GPU.
+// expected of them, and prints rows of a Markdown table. Shapes are those of trainings of GPT-2
+// 124M and of a Llama of 1B; kernels are those that they run, and inputs are random. Ends with 77
+// and a sentence where there is no GPU.
 //
 // kernel_figures [EXPECTED]: all of it, beside what a file of estimate.py expects;
 // kernel_figures --device: the name of the GPU alone.
@@ -183,18 +183,19 @@ void Update(Figures& figures, const std::string& name, int64_t n) {
 void Rows(Figures& figures) {
   const RowShape shape = {.rows = 16 * 1024, .width = 768};
   const RowShape wide = {.rows = shape.rows, .width = 4 * shape.width};
+  const NormShape norm = {.rows = shape.rows, .width = shape.width};
   const int64_t n = shape.rows * shape.width;
   const Array<uint16_t> x(4 * n), y(4 * n), z(4 * n), gamma(shape.width), beta(shape.width);
   const Array<float> mean(shape.rows), rstd(shape.rows),
-      scratch(std::max(cuda::ColumnScratch(wide), cuda::NormScratch(shape))), dgamma(shape.width),
+      scratch(std::max(cuda::ColumnScratch(wide), cuda::NormScratch(norm))), dgamma(shape.width),
       dbeta(wide.width);
-  const cuda::LayerNormSaved saved = {mean, rstd};
+  const cuda::NormSaved saved = {mean, rstd};
   figures.Memory("layer norm", 2 * 2 * n, [&] {
-    return cuda::LayerNormForward<uint16_t>(nullptr, shape, x, {gamma, beta, 1e-5}, y, saved);
+    return cuda::NormForward<uint16_t>(nullptr, norm, x, {gamma, beta, 1e-5}, y, saved);
   });
   figures.Memory("layer norm's gradients", 2 * 4 * n, [&] {
-    return cuda::LayerNormBackward<uint16_t, float>(nullptr, shape, {x, y, z}, gamma, saved, z,
-                                                    {dgamma, dbeta, true}, scratch);
+    return cuda::NormBackward<uint16_t, float>(nullptr, norm, {x, y, z}, gamma, saved, z,
+                                               {dgamma, dbeta, true}, scratch);
   });
   figures.Memory("GELU", 2 * 2 * 4 * n, [&] {
     return cuda::BiasGeluForward<uint16_t>(nullptr, wide, {x, nullptr, nullptr}, y);
@@ -203,6 +204,46 @@ void Rows(Figures& figures) {
                  [&] { return cuda::GeluBackward<uint16_t>(nullptr, x, y, y, 4 * n); });
   figures.Memory("bias's gradient", 2 * 4 * n, [&] {
     return cuda::BiasGradient<uint16_t, float>(nullptr, wide, x, dbeta, true, scratch);
+  });
+}
+
+// What stands around the products in a layer of a Llama of 1B, in bf16: rows of 2048, lines of 32
+// heads of queries and 8 each of keys and values, of 64.
+void LlamaRows(Figures& figures) {
+  constexpr int64_t kRows = 8 * 2048, kWidth = 2048, kHeadWidth = 64, kLine = 48 * kHeadWidth;
+  const int64_t n = kRows * kWidth;
+  const NormShape rms = {.kind = NormKind::kRms, .rows = kRows, .width = kWidth};
+  const NormShape heads = {NormKind::kRms, 32 * kRows, kHeadWidth, 32, kLine};
+  const Array<uint16_t> x(kRows * kLine), y(kRows * kLine), z(n), gamma(kWidth);
+  const Array<float> rstd(heads.rows), dgamma(kWidth),
+      scratch(std::max(cuda::NormScratch(rms), cuda::NormScratch(heads)));
+  const cuda::NormSaved saved = {nullptr, rstd};
+  figures.Memory("RMS norm", 2 * 2 * n, [&] {
+    return cuda::NormForward<uint16_t>(nullptr, rms, x, {gamma, nullptr, 1e-5}, y, saved);
+  });
+  figures.Memory("RMS norm's gradients", 2 * 4 * n, [&] {
+    return cuda::NormBackward<uint16_t, float>(nullptr, rms, {x, y, z}, gamma, saved, z,
+                                               {dgamma, nullptr, true}, scratch);
+  });
+  const RowShape wide = {.rows = kRows, .width = 4 * kWidth};
+  const Array<uint16_t> gate_up(2 * 4 * n), gated(4 * n);
+  figures.Memory("SwiGLU", 2 * 3 * 4 * n,
+                 [&] { return cuda::SwiGluForward<uint16_t>(nullptr, wide, gate_up, gated); });
+  figures.Memory("SwiGLU's gradients", 2 * 5 * 4 * n, [&] {
+    return cuda::SwiGluBackward<uint16_t>(nullptr, wide, gate_up, gated, gate_up);
+  });
+  const RotaryShape rotary = {
+      .batch = 8, .sequence = 2048, .heads = 40, .head_width = kHeadWidth, .line = kLine};
+  RotaryFrequencies frequencies;
+  for (double& frequency : frequencies.of_pair) frequency = 0.1;
+  figures.Memory("rotary", 2 * 2 * kRows * rotary.heads * kHeadWidth,
+                 [&] { return cuda::Rotate<uint16_t>(nullptr, rotary, frequencies, y); });
+  figures.Memory("norm of queries' heads", 2 * 2 * n, [&] {
+    return cuda::NormForward<uint16_t>(nullptr, heads, x, {gamma, nullptr, 1e-5}, y, saved);
+  });
+  figures.Memory("norm of queries' heads, its gradients", 2 * 3 * n, [&] {
+    return cuda::NormBackward<uint16_t, float>(nullptr, heads, {x, y, nullptr}, gamma, saved, y,
+                                               {dgamma, nullptr, true}, scratch);
   });
 }
 
@@ -392,6 +433,7 @@ int Run(const char* argument) {
   Update(figures, "774M", 774'030'080);
   Update(figures, "1.5B", 1'557'611'200);
   Rows(figures);
+  LlamaRows(figures);
   AttentionOf(figures);
   AttentionByCudnn(figures);
   VocabularyOf(figures);

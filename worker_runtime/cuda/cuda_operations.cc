@@ -205,11 +205,13 @@ struct CudaKernels : BytesOfCuda {
                             const Tensor& y) {
     CudaProduct product = Of(ForwardProduct(in.x, in.weight), in.x, in.weight, y);
     product.addend = At<T>(residual);
-    product.epilogue = Epilogue::kBias;
+    product.epilogue = in.bias.empty() ? Epilogue::kNone : Epilogue::kBias;
     product.bias = At<T>(in.bias);
     if (!MultiplyInOnePass(queue, product)) LinearInPasses::LinearForward(queue, in, residual, y);
   }
+  // GELU is on the way of products with a bias alone.
   static void LinearGelu(Queue& queue, Operations::Linear in, const Tensor& pre, const Tensor& y) {
+    if (in.bias.empty()) return LinearInPasses::LinearGelu(queue, in, pre, y);
     CudaProduct product = Of(ForwardProduct(in.x, in.weight), in.x, in.weight, y);
     product.epilogue = Epilogue::kBiasGelu;
     product.bias = At<T>(in.bias);
@@ -266,29 +268,40 @@ struct CudaKernels : BytesOfCuda {
          cuda::GeluBackward<T>(StreamOf(queue), At<T>(x), At<T>(dy), At<T>(dx), dx.num_elements()));
   }
 
-  static cuda::LayerNormSaved NormSaved(const Tensor& saved) {
-    return {.mean = At<float>(saved), .rstd = At<float>(saved) + saved.shape()[1]};
+  static void SwiGluForward(Queue& queue, const Tensor& gate_up, const Tensor& y) {
+    MUSTER_CHECK(gate_up.num_elements() == 2 * y.num_elements());
+    Keep(queue,
+         cuda::SwiGluForward<T>(StreamOf(queue), RowsOf(y.shape()), At<T>(gate_up), At<T>(y)));
   }
-  static void LayerNormForward(Queue& queue, Operations::LayerNorm in, const Tensor& beta,
-                               double epsilon, const Tensor& y) {
-    Keep(queue, cuda::LayerNormForward<T>(
-                    StreamOf(queue), RowsOf(y.shape()), At<T>(in.x),
-                    {.gamma = At<T>(in.gamma), .beta = At<T>(beta), .epsilon = epsilon}, At<T>(y),
-                    NormSaved(in.saved)));
+  static void SwiGluBackward(Queue& queue, const Tensor& gate_up, const Tensor& dy,
+                             const Tensor& dgate_up) {
+    MUSTER_CHECK(gate_up.num_elements() == 2 * dy.num_elements());
+    Keep(queue, cuda::SwiGluBackward<T>(StreamOf(queue), RowsOf(dy.shape()), At<T>(gate_up),
+                                        At<T>(dy), At<T>(dgate_up)));
   }
-  static void LayerNormBackward(Queue& queue, Operations::LayerNorm in, const Tensor& dy,
-                                Operations::LayerNormGradients to) {
-    const kernels::RowShape rows = RowsOf(in.x.shape());
-    const bool has_weights = !to.dgamma.empty();
-    MUSTER_CHECK(!has_weights || to.dgamma.dtype() == to.dbeta.dtype());
+
+  static cuda::NormSaved NormSaved(const Operations::Norm& in) {
+    float* const saved = At<float>(in.saved);
+    if (in.shape.kind == kernels::NormKind::kRms) return {.mean = nullptr, .rstd = saved};
+    return {.mean = saved, .rstd = saved + in.shape.rows};
+  }
+  static void NormForward(Queue& queue, Operations::Norm in, const Tensor& beta, double epsilon,
+                          const Tensor& y) {
+    Keep(queue,
+         cuda::NormForward<T>(StreamOf(queue), in.shape, At<T>(in.x),
+                              {.gamma = At<T>(in.gamma), .beta = At<T>(beta), .epsilon = epsilon},
+                              At<T>(y), NormSaved(in)));
+  }
+  static void NormBackward(Queue& queue, Operations::Norm in, const Tensor& dy,
+                           Operations::NormGradients to) {
     const Tensor scratch =
-        has_weights ? Scratch(queue, DType::kF32, cuda::NormScratch(rows)) : Tensor();
+        to.dgamma.empty() ? Tensor() : Scratch(queue, DType::kF32, cuda::NormScratch(in.shape));
     WithGradient<T>(to.dgamma, [&](auto* dgamma) {
       using G = std::remove_pointer_t<decltype(dgamma)>;
-      Keep(queue, cuda::LayerNormBackward<T, G>(
-                      StreamOf(queue), rows,
+      Keep(queue, cuda::NormBackward<T, G>(
+                      StreamOf(queue), in.shape,
                       {.x = At<T>(in.x), .dy = At<T>(dy), .addend = At<T>(to.addend)},
-                      At<T>(in.gamma), NormSaved(in.saved), At<T>(to.dx),
+                      At<T>(in.gamma), NormSaved(in), At<T>(to.dx),
                       {.dgamma = dgamma, .dbeta = At<G>(to.dbeta), .accumulate = to.accumulate},
                       At<float>(scratch)));
     });
@@ -307,6 +320,12 @@ struct CudaKernels : BytesOfCuda {
                       StreamOf(queue), shape, tokens, At<T>(dy),
                       {.dtoken = At<G>(dtable), .dposition = At<G>(dpositions)}));
     });
+  }
+
+  static void Rotary(Queue& queue, kernels::RotaryShape shape,
+                     const kernels::RotaryFrequencies& frequencies, const Tensor& x) {
+    MUSTER_CHECK(kernels::CanRotate(shape));
+    Keep(queue, cuda::Rotate<T>(StreamOf(queue), shape, frequencies, At<T>(x)));
   }
 
   static cuda::AttentionSaved AttentionSaved(const Tensor& saved) {

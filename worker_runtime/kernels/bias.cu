@@ -41,7 +41,7 @@ LaunchError BiasGradient(StreamHandle stream, RowShape shape, const T* dy, G* db
   const LaunchError error =
       simt::Launch(&GradientStripKernel<T>, StripLaunch(shape), stream, shape, dy, scratch);
   if (error != nullptr) return error;
-  return AddStrips<G, 1>(stream, {.rows = StripsOf(shape, kStripRows), .width = shape.width},
+  return AddStrips<G, 1>(stream, {.rows = StripsOf(shape.rows, kStripRows), .width = shape.width},
                          scratch, {.to = {dbias}, .accumulate = accumulate});
 }
 

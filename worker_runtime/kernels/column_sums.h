@@ -40,7 +40,7 @@ __device__ void SumStrip(RowShape shape, float* partials, const Term& term) {
 
 inline LaunchShape StripLaunch(RowShape shape) {
   return {.blocks = BlocksFor(shape.width, simt::kWarpSize),
-          .blocks_y = StripsOf(shape, kStripRows),
+          .blocks_y = StripsOf(shape.rows, kStripRows),
           .threads = kThreads,
           .shared_bytes = kStripBytes};
 }

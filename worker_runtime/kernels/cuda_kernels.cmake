@@ -1,6 +1,6 @@
 # Every `.cu` file: compiled by nvcc for a GPU into muster_cuda_kernels, and as plain C++ for the block emulator
 # (tests/unit/worker_runtime/kernels).
-set(muster_cuda_sources adamw attention bias cross_entropy elementwise embedding gelu layer_norm rounding sgd sum_of_squares)
+set(muster_cuda_sources adamw attention bias cross_entropy elementwise embedding gelu norm rotary rounding sgd sum_of_squares swiglu)
 list(TRANSFORM muster_cuda_sources REPLACE "(.+)" "${CMAKE_CURRENT_LIST_DIR}/\\1.cu")
 set(MUSTER_CUDA_SOURCES ${muster_cuda_sources} CACHE INTERNAL "the block emulator's tests ask for them")
 

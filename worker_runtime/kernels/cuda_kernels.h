@@ -21,6 +21,8 @@
 #include "worker_runtime/kernels/embedding.h"
 #include "worker_runtime/kernels/half.h"
 #include "worker_runtime/kernels/launch.h"
+#include "worker_runtime/kernels/norm.h"
+#include "worker_runtime/kernels/rotary.h"
 #include "worker_runtime/kernels/rounding.h"
 #include "worker_runtime/kernels/row_shape.h"
 #include "worker_runtime/kernels/sgd.h"
@@ -47,6 +49,7 @@ LaunchError CastToFloat(StreamHandle stream, const Half* x, float* y, int64_t n)
 
 // --- Embedding
 
+// `position_table` may be null.
 template <typename T>
 LaunchError EmbeddingForward(StreamHandle stream, EmbeddingShape shape, const int32_t* tokens,
                              const T* token_table, const T* position_table, T* y);
@@ -63,23 +66,25 @@ LaunchError EmbeddingBackward(StreamHandle stream, EmbeddingShape shape, const i
 
 // --- Rows
 
+// Shapes as in norm.h. An RMS norm has no mean, beta or dbeta.
 template <typename T>
-struct LayerNormAffine {
+struct NormAffine {
   const T* gamma;
   const T* beta;
   double epsilon;
 };
-struct LayerNormSaved {
+struct NormSaved {
   float* mean;
   float* rstd;
 };
+// `y` may be x.
 template <typename T>
-LaunchError LayerNormForward(StreamHandle stream, RowShape shape, const T* x,
-                             LayerNormAffine<T> affine, T* y, LayerNormSaved saved);
+LaunchError NormForward(StreamHandle stream, NormShape shape, const T* x, NormAffine<T> affine,
+                        T* y, NormSaved saved);
 
 // `x` is what was normalised; `addend` may be null, and may be dx.
 template <typename T>
-struct LayerNormUpstream {
+struct NormUpstream {
   const T* x;
   const T* dy;
   const T* addend;
@@ -87,36 +92,41 @@ struct LayerNormUpstream {
 
 // Sums over rows go in strips of so many rows, whose sums are then added.
 inline constexpr int64_t kStripRows = 256;
-constexpr int64_t StripsOf(RowShape shape, int64_t strip_rows) {
-  return (shape.rows + strip_rows - 1) / strip_rows;
+constexpr int64_t StripsOf(int64_t rows, int64_t strip_rows) {
+  return (rows + strip_rows - 1) / strip_rows;
 }
 // Floats of scratch for a sum over rows.
 constexpr int64_t ColumnScratch(RowShape shape) {
-  return StripsOf(shape, kStripRows) * shape.width;
+  return StripsOf(shape.rows, kStripRows) * shape.width;
 }
 
-// Strips of a layer norm have fewer rows: a block has them whole.
-constexpr int64_t NormStripRows(RowShape shape) {
+// Strips of a norm have fewer rows: a block has them whole.
+constexpr int64_t NormStripRows(int64_t rows) {
   constexpr int64_t kStrips = 1024, kFewest = 16, kMultiple = 4;
-  const int64_t rows = (shape.rows + kStrips - 1) / kStrips;
-  return rows <= kFewest ? kFewest : (rows + kMultiple - 1) / kMultiple * kMultiple;
+  const int64_t some = (rows + kStrips - 1) / kStrips;
+  return some <= kFewest ? kFewest : (some + kMultiple - 1) / kMultiple * kMultiple;
 }
-constexpr int64_t NormScratch(RowShape shape) {
-  return 2 * StripsOf(shape, NormStripRows(shape)) * shape.width;
+// The arrays of weights that a norm has.
+template <NormKind kKind>
+inline constexpr int kNormArrays = kKind == NormKind::kLayer ? 2 : 1;
+constexpr int64_t NormScratch(const NormShape& shape) {
+  using enum NormKind;
+  const int64_t arrays = shape.kind == kRms ? kNormArrays<kRms> : kNormArrays<kLayer>;
+  return arrays * StripsOf(shape.rows, NormStripRows(shape.rows)) * shape.width;
 }
 // dgamma, dbeta [+]= …; `dgamma` may be null: then neither is wanted.
 template <typename G>
-struct LayerNormWeights {
+struct NormWeights {
   G* dgamma;
   G* dbeta;
   bool accumulate;
 };
-// One pass over x and dy for all that is wanted; `dx` may be null. What is computed has the same
-// bits whether the rest is or not. scratch [NormScratch(shape)], for the weights.
+// One pass over x and dy for all that is wanted; `dx` may be null, and may be dy: of rows wider
+// than 4096 with weights that takes two. What is computed has the same bits whether the rest is or
+// not. scratch [NormScratch(shape)], for the weights.
 template <typename T, typename G = T>
-LaunchError LayerNormBackward(StreamHandle stream, RowShape shape, LayerNormUpstream<T> in,
-                              const T* gamma, LayerNormSaved saved, T* dx, LayerNormWeights<G> to,
-                              float* scratch);
+LaunchError NormBackward(StreamHandle stream, NormShape shape, NormUpstream<T> in, const T* gamma,
+                         NormSaved saved, T* dx, NormWeights<G> to, float* scratch);
 
 // y = bias in every row [+ residual]; either may be null.
 template <typename T>
@@ -138,6 +148,19 @@ LaunchError BiasGeluForward(StreamHandle stream, RowShape shape, BiasGelu<T> in,
 // dx = dy * gelu'(pre); may be dy.
 template <typename T>
 LaunchError GeluBackward(StreamHandle stream, const T* pre, const T* dy, T* dx, int64_t n);
+
+// Shapes as in swiglu.h.
+template <typename T>
+LaunchError SwiGluForward(StreamHandle stream, RowShape shape, const T* gate_up, T* y);
+// `dgate_up` may be gate_up.
+template <typename T>
+LaunchError SwiGluBackward(StreamHandle stream, RowShape shape, const T* gate_up, const T* dy,
+                           T* dgate_up);
+
+// Shapes as in rotary.h, and its bits in float.
+template <typename T>
+LaunchError Rotate(StreamHandle stream, RotaryShape shape, const RotaryFrequencies& frequencies,
+                   T* x);
 
 // --- Attention
 

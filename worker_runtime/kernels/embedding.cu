@@ -13,12 +13,18 @@ __global__ void ForwardKernel(EmbeddingShape shape, const int32_t* tokens, const
                               const T* position_table, T* y) {
   const int64_t row = blockIdx.x;
   const T* word = token_table + tokens[row] * shape.width;
-  const T* position = position_table + (shape.first_position + row % shape.sequence) * shape.width;
+  const T* position = nullptr;
+  if (position_table != nullptr) {
+    position = position_table + (shape.first_position + row % shape.sequence) * shape.width;
+  }
   for (int64_t i = threadIdx.x * kCount; i < shape.width; i += kThreads * kCount) {
-    float a[kCount], b[kCount];
+    float a[kCount];
     Load(word + i, a);
-    Load(position + i, b);
-    for (int k = 0; k < kCount; ++k) a[k] += b[k];
+    if (position != nullptr) {
+      float b[kCount];
+      Load(position + i, b);
+      for (int k = 0; k < kCount; ++k) a[k] += b[k];
+    }
     Store(a, y + row * shape.width + i);
   }
 }

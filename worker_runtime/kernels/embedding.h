@@ -1,6 +1,6 @@
 // Token and position embedding.
 //
-//   y[b, t] = token_table[tokens[b, t]] + position_table[t]
+//   y[b, t] = token_table[tokens[b, t]] [+ position_table[t]]
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,11 @@ struct EmbeddingShape {
 //          y, dy [batch, sequence, width]; token_table, dtoken [vocabulary, width];
 //          position_table, dposition [context, width].
 // Bits:    forward element-wise. A gradient row adds its contributions in the order of (b, t), in
-// T. Threads: thread-safe.
+//          T.
+// Threads: thread-safe.
 template <typename T>
 struct EmbeddingKernels {
+  // `position_table` may be null.
   void (*forward)(EmbeddingShape shape, const int32_t* tokens, const T* token_table,
                   const T* position_table, T* y);
   // dtoken[tokens[b, t]] += dy[b, t]

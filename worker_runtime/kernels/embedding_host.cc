@@ -7,6 +7,11 @@ namespace muster::kernels {
 namespace {
 
 template <typename T>
+void CopyRow(const T* from, T* to, int64_t width) {
+  ForEachPack<T>(width, [=](int64_t i, auto load, auto store) { store(load(from + i), to + i); });
+}
+
+template <typename T>
 void AddRow(const T* a, const T* b, T* out, int64_t width) {
   ForEachPack<T>(
       width, [=](int64_t i, auto load, auto store) { store(load(a + i) + load(b + i), out + i); });
@@ -16,9 +21,13 @@ template <typename T>
 void Forward(EmbeddingShape shape, const int32_t* tokens, const T* token_table,
              const T* position_table, T* y) {
   for (int64_t row = 0; row < shape.batch * shape.sequence; ++row, y += shape.width) {
+    const T* const word = token_table + tokens[row] * shape.width;
     const int64_t position = shape.first_position + row % shape.sequence;
-    AddRow(token_table + tokens[row] * shape.width, position_table + position * shape.width, y,
-           shape.width);
+    if (position_table == nullptr) {
+      CopyRow(word, y, shape.width);
+    } else {
+      AddRow(word, position_table + position * shape.width, y, shape.width);
+    }
   }
 }
 

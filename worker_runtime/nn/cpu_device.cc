@@ -10,9 +10,11 @@
 #include "worker_runtime/kernels/elementwise.h"
 #include "worker_runtime/kernels/gelu.h"
 #include "worker_runtime/kernels/isa.h"
-#include "worker_runtime/kernels/layer_norm.h"
 #include "worker_runtime/kernels/matmul.h"
+#include "worker_runtime/kernels/norm.h"
+#include "worker_runtime/kernels/rotary.h"
 #include "worker_runtime/kernels/sum_of_squares.h"
+#include "worker_runtime/kernels/swiglu.h"
 #include "worker_runtime/nn/kernel_table.h"
 #include "worker_runtime/nn/narrow_operations.h"
 #include "worker_runtime/nn/operations.h"
@@ -110,33 +112,46 @@ struct HostKernels : BytesOfHost {
     kernels::Gelu<T>().backward(x.data<T>(), dy.data<T>(), dx.data<T>(), dx.num_elements());
   }
 
-  static typename kernels::LayerNormKernels<T>::Saved NormSaved(const Tensor& saved) {
-    return {.mean = saved.data<T>(), .rstd = saved.data<T>() + saved.shape()[1]};
+  static void SwiGluForward(Queue&, const Tensor& gate_up, const Tensor& y) {
+    MUSTER_CHECK(gate_up.num_elements() == 2 * y.num_elements());
+    kernels::SwiGlu<T>().forward(RowsOf(y.shape()), gate_up.data<T>(), y.data<T>());
   }
-  static void LayerNormForward(Queue&, Operations::LayerNorm in, const Tensor& beta, double epsilon,
-                               const Tensor& y) {
-    kernels::LayerNorm<T>().forward(
-        RowsOf(y.shape()), in.x.data<T>(),
-        {.gamma = in.gamma.data<T>(), .beta = beta.data<T>(), .epsilon = epsilon}, y.data<T>(),
-        NormSaved(in.saved));
+  static void SwiGluBackward(Queue&, const Tensor& gate_up, const Tensor& dy,
+                             const Tensor& dgate_up) {
+    MUSTER_CHECK(gate_up.num_elements() == 2 * dy.num_elements());
+    kernels::SwiGlu<T>().backward(RowsOf(dy.shape()), gate_up.data<T>(), dy.data<T>(),
+                                  dgate_up.data<T>());
   }
-  static void LayerNormBackward(Queue&, Operations::LayerNorm in, const Tensor& dy,
-                                Operations::LayerNormGradients to) {
-    const kernels::RowShape rows = RowsOf(in.x.shape());
-    if (!to.dx.empty()) {
-      kernels::LayerNorm<T>().input_gradient(rows, in.x.data<T>(), dy.data<T>(), in.gamma.data<T>(),
-                                             NormSaved(in.saved), OrNull<T>(to.addend),
-                                             to.dx.data<T>());
+
+  static typename kernels::NormKernels<T>::Saved NormSaved(const Operations::Norm& in) {
+    T* const saved = in.saved.data<T>();
+    if (in.shape.kind == kernels::NormKind::kRms) return {.mean = nullptr, .rstd = saved};
+    return {.mean = saved, .rstd = saved + in.shape.rows};
+  }
+  static void NormForward(Queue&, Operations::Norm in, const Tensor& beta, double epsilon,
+                          const Tensor& y) {
+    kernels::Norm<T>().forward(
+        in.shape, in.x.data<T>(),
+        {.gamma = in.gamma.data<T>(), .beta = OrNull<T>(beta), .epsilon = epsilon}, y.data<T>(),
+        NormSaved(in));
+  }
+  // Those of weights go first: dx may take the place of dy.
+  static void NormBackward(Queue&, Operations::Norm in, const Tensor& dy,
+                           Operations::NormGradients to) {
+    if (!to.dgamma.empty()) {
+      kernels::Norm<T>().weight_gradient(in.shape, in.x.data<T>(), dy.data<T>(), NormSaved(in),
+                                         {.dgamma = to.dgamma.data<T>(),
+                                          .dbeta = OrNull<T>(to.dbeta),
+                                          .accumulate = to.accumulate});
     }
-    if (to.dgamma.empty()) return;
-    kernels::LayerNorm<T>().weight_gradient(
-        rows, in.x.data<T>(), dy.data<T>(), NormSaved(in.saved),
-        {.dgamma = to.dgamma.data<T>(), .dbeta = to.dbeta.data<T>(), .accumulate = to.accumulate});
+    if (to.dx.empty()) return;
+    kernels::Norm<T>().input_gradient(in.shape, in.x.data<T>(), dy.data<T>(), in.gamma.data<T>(),
+                                      NormSaved(in), OrNull<T>(to.addend), to.dx.data<T>());
   }
 
   static void EmbeddingForward(Queue&, kernels::EmbeddingShape shape, const int32_t* tokens,
                                const Tensor& table, const Tensor& positions, const Tensor& y) {
-    kernels::Embedding<T>().forward(shape, tokens, table.data<T>(), positions.data<T>(),
+    kernels::Embedding<T>().forward(shape, tokens, table.data<T>(), OrNull<T>(positions),
                                     y.data<T>());
   }
   static void EmbeddingGradient(Queue&, kernels::EmbeddingShape shape, const int32_t* tokens,
@@ -147,6 +162,12 @@ struct HostKernels : BytesOfHost {
     if (!dpositions.empty()) {
       kernels::Embedding<T>().position_gradient(shape, dy.data<T>(), dpositions.data<T>());
     }
+  }
+
+  static void Rotary(Queue&, kernels::RotaryShape shape,
+                     const kernels::RotaryFrequencies& frequencies, const Tensor& x) {
+    MUSTER_CHECK(kernels::CanRotate(shape));
+    kernels::Rotary<T>().rotate(shape, frequencies.of_pair.data(), x.data<T>());
   }
 
   static typename kernels::AttentionKernels<T>::Saved AttentionSaved(const Tensor& saved) {

@@ -71,16 +71,19 @@ inline constexpr std::tuple kAll = {
     Row<&Of::bias_gradient, kIn, kInOut>([](auto k) { return k.BiasGradient; }),
     Row<&Of::gelu_forward, kIn, kOut>([](auto k) { return k.GeluForward; }),
     Row<&Of::gelu_backward, kIn, kIn, kOut>([](auto k) { return k.GeluBackward; }),
+    Row<&Of::swiglu_forward, kIn, kOut>([](auto k) { return k.SwiGluForward; }),
+    Row<&Of::swiglu_backward, kIn, kIn, kOut>([](auto k) { return k.SwiGluBackward; }),
     Fallback<&Of::linear_forward>([](auto k) { return k.LinearForward; }),
     Fallback<&Of::linear_gelu>([](auto k) { return k.LinearGelu; }),
     Fallback<&Of::gelu_linear_input>([](auto k) { return k.GeluLinearInput; }),
     Fallback<&Of::linear_weight>([](auto k) { return k.LinearWeight; }),
-    Row<&Of::layer_norm_forward, kIn, kIn, kOut, kIn, kOut>(
-        [](auto k) { return k.LayerNormForward; }),
-    Row<&Of::layer_norm_backward, kIn, kIn, kIn, kIn, kIn, kOut, kInOut, kInOut>(
-        [](auto k) { return k.LayerNormBackward; }),
+    // A norm may write parts of y and dx.
+    Row<&Of::norm_forward, kIn, kIn, kOut, kIn, kInOut>([](auto k) { return k.NormForward; }),
+    Row<&Of::norm_backward, kIn, kIn, kIn, kIn, kIn, kInOut, kInOut, kInOut>(
+        [](auto k) { return k.NormBackward; }),
     Row<&Of::embedding_forward, kIn, kIn, kOut>([](auto k) { return k.EmbeddingForward; }),
     Row<&Of::embedding_gradient, kIn, kInOut, kInOut>([](auto k) { return k.EmbeddingGradient; }),
+    Row<&Of::rotary, kInOut>([](auto k) { return k.Rotary; }),
     Row<&Of::attention_forward, kIn, kOut, kOut, kScratch>(
         [](auto k) { return k.AttentionForward; }),
     Row<&Of::attention_backward, kIn, kIn, kIn, kIn, kOut, kScratch>(

@@ -40,13 +40,18 @@ struct Recorded {
       to_gamma = TargetOf(tape, gamma);
       to_beta = TargetOf(tape, beta);
     }
-    tape.operations(x.dtype()).layer_norm_backward(
-        tape.queue(), {.x = x, .gamma = gamma.value(), .saved = saved}, dy,
-        {.addend = input.addend,
-         .dx = input.out,
-         .dgamma = to_gamma,
-         .dbeta = to_beta,
-         .accumulate = accumulate});
+    const kernels::RowShape rows = RowsOf(x.shape());
+    tape.operations(x.dtype()).norm_backward(tape.queue(),
+                                             {.x = x,
+                                              .gamma = gamma.value(),
+                                              .saved = saved,
+                                              .shape = {.rows = rows.rows, .width = rows.width}},
+                                             dy,
+                                             {.addend = input.addend,
+                                              .dx = input.out,
+                                              .dgamma = to_gamma,
+                                              .dbeta = to_beta,
+                                              .accumulate = accumulate});
   }
 
   Parameter& gamma;
@@ -73,9 +78,12 @@ Activation LayerNorm::Forward(Tape& tape, const Activation& x) const {
   const DType dtype = x.value.dtype();
   Tensor y = tape.pool().Allocate(dtype, x.value.shape());
   Tensor saved = tape.pool().Allocate(StatisticsType(dtype), {2, rows.rows});
-  tape.operations(dtype).layer_norm_forward(
-      tape.queue(), {.x = x.value, .gamma = tape.Use(weight_), .saved = saved}, tape.Use(bias_),
-      epsilon_, y);
+  tape.operations(dtype).norm_forward(tape.queue(),
+                                      {.x = x.value,
+                                       .gamma = tape.Use(weight_),
+                                       .saved = saved,
+                                       .shape = {.rows = rows.rows, .width = rows.width}},
+                                      tape.Use(bias_), epsilon_, y);
   if (weight_.frozen() && bias_.frozen() && !x.needs_gradient()) return {.value = y};
   const Recorded recorded = {weight_, bias_, x.slot, x.value, saved};
   return tape.Record(

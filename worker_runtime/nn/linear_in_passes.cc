@@ -36,9 +36,9 @@ Product WeightProduct(const Tensor& dy, const Tensor& x, bool accumulate) {
 void LinearInPasses::LinearForward(Queue& queue, Operations::Linear in, const Tensor& residual,
                                    const Tensor& y) {
   const Operations& operations = OperationsOf(queue, y);
-  operations.bias_fill(queue, in.bias, residual, y);
   Product product = ForwardProduct(in.x, in.weight);
-  product.accumulate = true;
+  product.accumulate = !in.bias.empty() || !residual.empty();
+  if (product.accumulate) operations.bias_fill(queue, in.bias, residual, y);
   operations.multiply(queue, product, in.x, in.weight, y);
 }
 

@@ -111,11 +111,9 @@ struct GpuKernels {
     }
     LinearInPasses::LinearWeight(queue, dy, x, dweight, dbias);
   }
-  static void LayerNormBackward(Queue& queue, Operations::LayerNorm in, const Tensor&,
-                                Operations::LayerNormGradients to) {
-    if (!to.dgamma.empty()) {
-      Take(queue, DType::kF32, kernels::cuda::NormScratch(RowsOf(in.x.shape())));
-    }
+  static void NormBackward(Queue& queue, Operations::Norm in, const Tensor&,
+                           Operations::NormGradients to) {
+    if (!to.dgamma.empty()) Take(queue, DType::kF32, kernels::cuda::NormScratch(in.shape));
     queue.Count();
   }
   static int64_t OwnBackward(kernels::AttentionShape shape) {
@@ -178,7 +176,7 @@ constexpr Operations WithGpuKernels() {
   Operations table = kCounted;
   table.bias_gradient = &GpuKernels::BiasGradient;
   table.linear_weight = &GpuKernels::LinearWeight;
-  table.layer_norm_backward = &GpuKernels::LayerNormBackward;
+  table.norm_backward = &GpuKernels::NormBackward;
   table.attention_backward = &GpuKernels::AttentionBackward;
   table.tree_sum = &GpuKernels::TreeSum;
   table.cross_entropy = &GpuKernels::CrossEntropy;

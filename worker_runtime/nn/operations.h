@@ -17,6 +17,8 @@
 #include "worker_runtime/kernels/attention.h"
 #include "worker_runtime/kernels/cross_entropy.h"
 #include "worker_runtime/kernels/embedding.h"
+#include "worker_runtime/kernels/norm.h"
+#include "worker_runtime/kernels/rotary.h"
 #include "worker_runtime/kernels/rounding.h"
 #include "worker_runtime/kernels/sgd.h"
 #include "worker_runtime/kernels/update_decision.h"
@@ -42,10 +44,13 @@ struct Operations {
   void (*bias_gradient)(Queue&, const Tensor& dy, const Tensor& dbias, bool accumulate);
   void (*gelu_forward)(Queue&, const Tensor& x, const Tensor& y);
   void (*gelu_backward)(Queue&, const Tensor& x, const Tensor& dy, const Tensor& dx);
+  // y [rows, width] of gate_up [rows, 2 width]; dgate_up may be gate_up.
+  void (*swiglu_forward)(Queue&, const Tensor& gate_up, const Tensor& y);
+  void (*swiglu_backward)(Queue&, const Tensor& gate_up, const Tensor& dy, const Tensor& dgate_up);
 
   // A product and what stands around it in layers, in one pass where the device has it in one
   // (linear_in_passes.h has them in several). Rows x [.., inputs], weight [outputs, inputs], bias
-  // [outputs].
+  // [outputs], which may be left out.
   struct Linear {
     const Tensor& x;
     const Tensor& weight;
@@ -67,18 +72,21 @@ struct Operations {
   void (*linear_weight)(Queue&, const Tensor& dy, const Tensor& x, GradientSum dweight,
                         GradientSum dbias);
 
-  // `saved` [2, rows]: mean and 1 / deviation.
-  struct LayerNorm {
+  // `saved` [2, rows]: mean and 1 / deviation; of an RMS norm [1, rows]: 1 / root of the mean
+  // square.
+  struct Norm {
     const Tensor& x;
     const Tensor& gamma;
     const Tensor& saved;
-    auto parts() const { return std::tie(x, gamma, saved); }
+    kernels::NormShape shape;
+    auto parts() const { return std::tie(x, gamma, saved, shape); }
   };
-  void (*layer_norm_forward)(Queue&, LayerNorm in, const Tensor& beta, double epsilon,
-                             const Tensor& y);
-  // What is wanted of a backward pass: dx, with `addend` or without, or both gradients of weights,
-  // or all. What is computed has the same bits whether the rest is or not.
-  struct LayerNormGradients {
+  // An RMS norm has no beta: it is left out. `y` may be x.
+  void (*norm_forward)(Queue&, Norm in, const Tensor& beta, double epsilon, const Tensor& y);
+  // What is wanted of a backward pass: dx, with `addend` or without, or the gradients of all
+  // weights that the norm has, or all. What is computed has the same bits whether the rest is or
+  // not. `dx` may be dy, or the addend.
+  struct NormGradients {
     const Tensor& addend;
     const Tensor& dx;
     const Tensor& dgamma;
@@ -86,13 +94,19 @@ struct Operations {
     bool accumulate;  // into those of weights
     auto parts() const { return std::tie(addend, dx, dgamma, dbeta, accumulate); }
   };
-  void (*layer_norm_backward)(Queue&, LayerNorm in, const Tensor& dy, LayerNormGradients to);
+  void (*norm_backward)(Queue&, Norm in, const Tensor& dy, NormGradients to);
 
-  // `tokens` and targets (below) lie in the memory of the device.
+  // `tokens` and targets (below) lie in the memory of the device. `positions` may be left out, and
+  // so may either gradient.
   void (*embedding_forward)(Queue&, kernels::EmbeddingShape shape, const int32_t* tokens,
                             const Tensor& table, const Tensor& positions, const Tensor& y);
   void (*embedding_gradient)(Queue&, kernels::EmbeddingShape shape, const int32_t* tokens,
                              const Tensor& dy, const Tensor& dtable, const Tensor& dpositions);
+
+  // x [batch, sequence, line], in place: its heads of queries and keys are turned by their
+  // positions, or back (kernels/rotary.h).
+  void (*rotary)(Queue&, kernels::RotaryShape shape, const kernels::RotaryFrequencies& frequencies,
+                 const Tensor& x);
 
   // `saved` [2, batch * heads * sequence]: largest score and 1 / sum of each row.
   void (*attention_forward)(Queue&, kernels::AttentionShape shape, const Tensor& qkv,

@@ -275,6 +275,23 @@ TEST_F(CublasLtProducts, FallBackToPassesForAShapeThatTheLibraryNamedAndDoesNotS
   EXPECT_EQ(Tried(CUBLASLT_EPILOGUE_GELU_AUX_BIAS), 1);
 }
 
+TEST_F(CublasLtProducts, WithoutABiasAreOneProductWithWhatItIsAddedTo) {
+  const Tensor y = pool_->Allocate(DType::kBf16, {kRows, kOutputs});
+  const Tensor x = Make("x", kRows, kInputs), weight = Make("w", kOutputs, kInputs);
+  const Tensor residual = Make("r", kRows, kOutputs);
+  const auto forward = [&](const Tensor& onto) {
+    device_->operations(DType::kBf16)
+        .linear_forward(*queue_, {.x = x, .weight = weight, .bias = {}}, onto, y);
+    return OnHost(*device_, y);
+  };
+  const std::vector<float> alone = forward({}), sum = forward(residual);
+  const std::vector<float> before = OnHost(*device_, residual);
+  for (size_t i = 0; i < sum.size(); ++i) EXPECT_NEAR(sum[i], alone[i] + before[i], 0.1);
+  EXPECT_NE(sum, alone);
+  EXPECT_EQ(library_.tried.size(), 2u);
+  EXPECT_EQ(Tried(CUBLASLT_EPILOGUE_DEFAULT), 2);
+}
+
 TEST_F(CublasLtProducts, OfWhichNoneStartsWithoutAnEpilogueAreTheDevicesFailure) {
   library_.starts = [](auto, int) { return false; };
   const Tensor a = Make("a", kRows, kInputs), b = Make("b", kInputs, kOutputs);

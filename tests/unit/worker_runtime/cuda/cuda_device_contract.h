@@ -20,6 +20,7 @@
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/cuda/device_numbers.h"
 #include "tests/unit/worker_runtime/numbers.h"
+#include "tests/unit/worker_runtime/operations_on.h"
 #include "worker_runtime/kernels/adamw.h"
 #include "worker_runtime/kernels/cross_entropy.h"
 #include "worker_runtime/kernels/sgd.h"
@@ -246,6 +247,7 @@ class LinearOn {
     const Tensor bias = Make("b", 1, kOutputs).Reshaped({kOutputs});
     const Tensor residual = Make("r", kRows, kOutputs), dy = Make("dy", kRows, kOutputs);
     y = Make("y", kRows, kOutputs), onto = Make("onto", kRows, kOutputs);
+    plain = Make("y", kRows, kOutputs), plain_onto = Make("onto", kRows, kOutputs);
     pre = Make("pre", kRows, kOutputs), gelu = Make("gelu", kRows, kOutputs);
     dpre = Make("dpre", kRows, kInputs);
     dweight = Make("dw", kOutputs, kInputs, gradients);
@@ -258,6 +260,9 @@ class LinearOn {
     const Operations::Linear in = {.x = x, .weight = weight, .bias = bias};
     forward(queue_, in, {}, y);
     forward(queue_, in, residual, onto);
+    const Operations::Linear unbiased = {.x = x, .weight = weight, .bias = {}};
+    forward(queue_, unbiased, {}, plain);
+    forward(queue_, unbiased, residual, plain_onto);
     with_gelu(queue_, in, pre, gelu);
     input(queue_, dy, weight, x, dpre);
     weights(queue_, dy, x, {.to = dweight, .accumulate = false},
@@ -271,7 +276,8 @@ class LinearOn {
   std::vector<float> Read(const Tensor& x) const { return OnHost(device_, x); }
   int64_t num_kernels() const { return queue_.num_kernels(); }
 
-  Tensor y, onto, pre, gelu, dpre, dweight, dbias;
+  // The plain ones have no bias.
+  Tensor y, onto, plain, plain_onto, pre, gelu, dpre, dweight, dbias;
 
  private:
   Tensor Make(const char* name, int64_t rows, int64_t width) {
@@ -297,6 +303,8 @@ TEST_P(CudaDeviceContract, WhatStandsAroundAProductIsTheSameInOnePassAndInSevera
   };
   const std::vector<Part> parts = {{"y", &LinearOn::y},
                                    {"onto", &LinearOn::onto},
+                                   {"plain", &LinearOn::plain},
+                                   {"plain onto", &LinearOn::plain_onto},
                                    {"pre", &LinearOn::pre},
                                    {"gelu", &LinearOn::gelu, 1e-5},
                                    {"dpre", &LinearOn::dpre, 1e-5},
@@ -396,6 +404,18 @@ TEST_P(CudaDeviceContract, GradientsOfATiedHeadInF16AreScaledBeforeTheyAreRounde
   tape.Backward(TiedHeadLoss(tape, x, table, targets).output, kScale);
   const std::vector<float> gradients = OnHost(*device_, table.gradient());
   EXPECT_NEAR(gradients.back() / kScale / std::exp(-kLogit), 1, 1e-2);
+}
+
+TEST_P(CudaDeviceContract, OperationsGiveTheHostsNumbers) {
+  for (const auto& [name, call] : OperationsOn::Calls()) {
+    SCOPED_TRACE(name);
+    const OperationsOn host(Device::Cpu(), DType::kF32, DType::kF32, call);
+    ExpectNear(OperationsOn(*device_, DType::kF32, DType::kF32, call), host, 3e-6);
+    for (const DType gradients : {DType::kBf16, DType::kF32}) {
+      ExpectNear(OperationsOn(*device_, DType::kBf16, gradients, call), host, 4.5e-3);
+    }
+    ExpectNear(OperationsOn(*device_, DType::kF16, DType::kF32, call), host, 6e-4);
+  }
 }
 
 TEST_P(CudaDeviceContract, AGptHasTheHostsLossAndGradientsInFloat) {

@@ -17,6 +17,7 @@
 #include "tests/unit/worker_runtime/cuda/cuda_device_contract.h"
 #include "worker_runtime/cuda/capability.h"
 #include "worker_runtime/cuda/make_cuda_device.h"
+#include "worker_runtime/nn/meta_gpu.h"
 
 namespace muster::testing {
 
@@ -276,13 +277,24 @@ TEST(CudaDevice, NeverHoldsAllLogits) {
   }
 }
 
+TEST(CudaDevice, OperationsTakeTheMemoryThatMetaCounts) {
+  Watched on;
+  for (const auto& [name, call] : OperationsOn::Calls()) {
+    for (const DType dtype : {DType::kF32, DType::kBf16}) {
+      const OperationsOn taken(*on.device, dtype, DType::kF32, call);
+      const OperationsOn counted(MetaOfGpus(), dtype, DType::kF32, call);
+      EXPECT_EQ(taken.bytes_peak(), counted.bytes_peak()) << name << " " << ToString(dtype);
+    }
+  }
+}
+
 TEST(CudaDevice, HasAProductAndWhatStandsAroundItInOneKernel) {
   Watched on;
   const LinearOn once(*on.device, DType::kBf16, DType::kF32, /*in_passes=*/false);
   const LinearOn in_passes(*on.device, DType::kBf16, DType::kF32, /*in_passes=*/true);
   // Sums of a bias's gradient are added by one more.
-  EXPECT_EQ(once.num_kernels(), 4 + 1 + 2 + 1 + 1);
-  EXPECT_EQ(in_passes.num_kernels(), 2 + 2 + 3 + 2 + 2 + 2 + 1 + 1);
+  EXPECT_EQ(once.num_kernels(), 6 + 1 + 2 + 1 + 1);
+  EXPECT_EQ(in_passes.num_kernels(), 2 + 2 + 1 + 2 + 3 + 2 + 2 + 2 + 1 + 1);
 }
 
 using CudaDeviceDeathTest = ::testing::Test;

@@ -1,7 +1,7 @@
-// Kernels that work row by row beside their host twins: embedding, layer norm, bias, GELU, the
-// loss.
+// Kernels that work row by row beside their host twins: embedding, bias, GELU, SwiGLU, the loss.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -12,7 +12,7 @@
 #include "worker_runtime/kernels/cuda_kernels.h"
 #include "worker_runtime/kernels/embedding.h"
 #include "worker_runtime/kernels/gelu.h"
-#include "worker_runtime/kernels/layer_norm.h"
+#include "worker_runtime/kernels/swiglu.h"
 
 namespace muster::kernels {
 namespace {
@@ -58,6 +58,13 @@ TYPED_TEST(RowKernels, EmbeddingLooksUpTokensAndPositions) {
                                      on_positions.data(), y.data()),
               nullptr);
     EXPECT_LE(RelativeError(Widened(y.Read()), expected), this->kTolerance) << width;
+    // There may be no positions.
+    ASSERT_EQ(cuda::EmbeddingForward<TypeParam>(nullptr, shape, on_tokens.data(), on_table.data(),
+                                                nullptr, y.data()),
+              nullptr);
+    Embedding<float>().forward(shape, tokens.data(), Widened(table).data(), nullptr,
+                               expected.data());
+    EXPECT_TRUE(SameBits(Widened(y.Read()), expected)) << width;
   }
 }
 
@@ -118,155 +125,6 @@ TYPED_TEST(RowKernels, EmbeddingGradientsAreOneSumEachHoweverOftenATokenComes) {
   }
 }
 
-// Layer norm on the host, in float, from what kernels see.
-struct HostLayerNorm {
-  std::vector<float> y, mean, rstd, dx, dgamma, dbeta;
-};
-template <typename T>
-struct LayerNormInputs {
-  explicit LayerNormInputs(RowShape of)
-      : shape(of),
-        x(KernelNumbers<T>(of.rows * of.width, "x")),
-        dy(KernelNumbers<T>(of.rows * of.width, "dy")),
-        addend(KernelNumbers<T>(of.rows * of.width, "addend")),
-        gamma(KernelNumbers<T>(of.width, "gamma")),
-        beta(KernelNumbers<T>(of.width, "beta")) {}
-
-  HostLayerNorm OnHost() const {
-    const size_t n = x.size();
-    const size_t rows = shape.rows;
-    HostLayerNorm host{std::vector<float>(n),
-                       std::vector<float>(rows),
-                       std::vector<float>(rows),
-                       std::vector<float>(n),
-                       Widened(beta),
-                       Widened(beta)};
-    const LayerNormKernels<float>::Saved saved = {host.mean.data(), host.rstd.data()};
-    const auto& kernels = LayerNorm<float>();
-    const auto wide_x = Widened(x);
-    const auto wide_gamma = Widened(gamma);
-    const auto wide_dy = Widened(dy);
-    kernels.forward(shape, wide_x.data(), {wide_gamma.data(), Widened(beta).data(), 1e-5},
-                    host.y.data(), saved);
-    kernels.input_gradient(shape, wide_x.data(), wide_dy.data(), wide_gamma.data(), saved,
-                           Widened(addend).data(), host.dx.data());
-    kernels.weight_gradient(shape, wide_x.data(), wide_dy.data(), saved,
-                            {host.dgamma.data(), host.dbeta.data(), true});
-    return host;
-  }
-
-  RowShape shape;
-  std::vector<T> x, dy, addend, gamma, beta;
-};
-
-TYPED_TEST(RowKernels, LayerNormAndItsGradients) {
-  for (const RowShape shape : kShapes) {
-    SCOPED_TRACE(absl::StrCat(shape.rows, " x ", shape.width));
-    const LayerNormInputs<TypeParam> in(shape);
-    const KernelArray<TypeParam> x(in.x), dy(in.dy), gamma(in.gamma), beta(in.beta),
-        dgamma(in.beta), dbeta(in.beta), dx(in.addend);
-    const auto y = KernelArray<TypeParam>::Poisoned(in.x.size());
-    const auto mean = KernelArray<float>::Poisoned(shape.rows);
-    const auto rstd = KernelArray<float>::Poisoned(shape.rows);
-    const auto scratch = KernelArray<float>::Poisoned(cuda::NormScratch(shape));
-    const cuda::LayerNormSaved saved = {mean.data(), rstd.data()};
-    ASSERT_EQ(cuda::LayerNormForward<TypeParam>(nullptr, shape, x.data(),
-                                                {gamma.data(), beta.data(), 1e-5}, y.data(), saved),
-              nullptr);
-    // dx takes the place of what is added to it.
-    ASSERT_EQ(cuda::LayerNormBackward<TypeParam>(
-                  nullptr, shape, {x.data(), dy.data(), dx.data()}, gamma.data(), saved, dx.data(),
-                  {dgamma.data(), dbeta.data(), true}, scratch.data()),
-              nullptr);
-    const HostLayerNorm host = in.OnHost();
-    EXPECT_LE(RelativeError(mean.Read(), host.mean), 3e-6);
-    EXPECT_LE(RelativeError(rstd.Read(), host.rstd), 3e-6);
-    EXPECT_LE(RelativeError(Widened(y.Read()), host.y), this->kTolerance);
-    EXPECT_LE(RelativeError(Widened(dgamma.Read()), host.dgamma), this->kTolerance);
-    EXPECT_LE(RelativeError(Widened(dbeta.Read()), host.dbeta), this->kTolerance);
-    // A row of one number has no deviation: rstd is large and the gradient cancels.
-    if (shape.width > 1) {
-      EXPECT_LE(RelativeError(Widened(dx.Read()), host.dx), this->kTolerance);
-    }
-  }
-}
-
-TYPED_TEST(RowKernels, LayerNormWithoutAddendNorSumsFromBefore) {
-  const RowShape shape = {6, 40};
-  const LayerNormInputs<TypeParam> in(shape);
-  const KernelArray<TypeParam> x(in.x), dy(in.dy), gamma(in.gamma), beta(in.beta);
-  const auto poisoned = [](size_t n) { return KernelArray<TypeParam>::Poisoned(n); };
-  const auto y = poisoned(240), dx = poisoned(240), dgamma = poisoned(40), dbeta = poisoned(40);
-  const auto statistics = KernelArray<float>::Poisoned(12);
-  const auto scratch = KernelArray<float>::Poisoned(cuda::NormScratch(shape));
-  const cuda::LayerNormSaved saved = {statistics.data(), statistics.data() + 6};
-  ASSERT_EQ(cuda::LayerNormForward<TypeParam>(nullptr, shape, x.data(),
-                                              {gamma.data(), beta.data(), 1e-5}, y.data(), saved),
-            nullptr);
-  ASSERT_EQ(cuda::LayerNormBackward<TypeParam>(
-                nullptr, shape, {x.data(), dy.data(), nullptr}, gamma.data(), saved, dx.data(),
-                {dgamma.data(), dbeta.data(), false}, scratch.data()),
-            nullptr);
-  HostLayerNorm host = in.OnHost();
-  for (size_t i = 0; i < host.dx.size(); ++i) host.dx[i] -= Widened(in.addend)[i];
-  for (size_t i = 0; i < 40; ++i) host.dgamma[i] -= Widened(in.beta)[i];
-  for (size_t i = 0; i < 40; ++i) host.dbeta[i] -= Widened(in.beta)[i];
-  EXPECT_LE(RelativeError(Widened(y.Read()), host.y), this->kTolerance);
-  EXPECT_LE(RelativeError(Widened(dx.Read()), host.dx), this->kTolerance);
-  EXPECT_LE(RelativeError(Widened(dgamma.Read()), host.dgamma), this->kTolerance);
-  EXPECT_LE(RelativeError(Widened(dbeta.Read()), host.dbeta), this->kTolerance);
-}
-
-// Pipelines ask for one now and for the other later. Widths: of one block, and of two.
-TYPED_TEST(RowKernels, LayerNormsGradientsHaveTheSameBitsTogetherAndApart) {
-  for (const RowShape shape : {RowShape{37, 72}, RowShape{5, 4107}, RowShape{19, 8200}}) {
-    SCOPED_TRACE(absl::StrCat(shape.rows, " x ", shape.width));
-    const LayerNormInputs<TypeParam> in(shape);
-    const KernelArray<TypeParam> x(in.x), dy(in.dy), gamma(in.gamma), addend(in.addend);
-    const KernelArray<float> statistics(KernelNumbers<float>(2 * shape.rows, "statistics"));
-    const cuda::LayerNormSaved saved = {statistics.data(), statistics.data() + shape.rows};
-    const auto scratch = KernelArray<float>::Poisoned(cuda::NormScratch(shape));
-    const auto run = [&](bool of_input, bool of_weights) {
-      const auto dx = KernelArray<TypeParam>::Poisoned(in.x.size());
-      const auto dgamma = KernelArray<TypeParam>::Poisoned(shape.width);
-      const auto dbeta = KernelArray<TypeParam>::Poisoned(shape.width);
-      EXPECT_EQ(
-          cuda::LayerNormBackward<TypeParam>(
-              nullptr, shape, {x.data(), dy.data(), addend.data()}, gamma.data(), saved,
-              of_input ? dx.data() : nullptr,
-              {of_weights ? dgamma.data() : nullptr, of_weights ? dbeta.data() : nullptr, false},
-              scratch.data()),
-          nullptr);
-      return std::vector{dx.Read(), dgamma.Read(), dbeta.Read()};
-    };
-    const auto together = run(true, true);
-    EXPECT_TRUE(SameBits(run(true, false)[0], together[0]));
-    const auto weights = run(false, true);
-    EXPECT_TRUE(SameBits(weights[1], together[1]));
-    EXPECT_TRUE(SameBits(weights[2], together[2]));
-  }
-}
-
-TYPED_TEST(RowKernels, SumsOverRowsHaveTheSameBitsInEverySchedule) {
-  const RowShape shape = {600, 45};
-  const LayerNormInputs<TypeParam> in(shape);
-  const KernelArray<TypeParam> x(in.x), dy(in.dy), gamma(in.gamma);
-  const KernelArray<float> statistics(KernelNumbers<float>(1200, "statistics"));
-  const auto scratch = KernelArray<float>::Poisoned(cuda::NormScratch(shape));
-  std::vector<TypeParam> before;
-  ForEverySchedule([&] {
-    const auto dgamma = KernelArray<TypeParam>::Poisoned(45);
-    const auto dbeta = KernelArray<TypeParam>::Poisoned(45);
-    ASSERT_EQ(cuda::LayerNormBackward<TypeParam>(
-                  nullptr, shape, {x.data(), dy.data(), nullptr}, gamma.data(),
-                  {statistics.data(), statistics.data() + 600}, nullptr,
-                  {dgamma.data(), dbeta.data(), false}, scratch.data()),
-              nullptr);
-    if (before.empty()) before = dgamma.Read();
-    EXPECT_TRUE(SameBits(dgamma.Read(), before));
-  });
-}
-
 TYPED_TEST(RowKernels, BiasFillsRowsAndGetsItsGradient) {
   for (const RowShape shape : kShapes) {
     SCOPED_TRACE(absl::StrCat(shape.rows, " x ", shape.width));
@@ -293,35 +151,20 @@ TYPED_TEST(RowKernels, BiasFillsRowsAndGetsItsGradient) {
   }
 }
 
-// Gradients in float beside activations of any type are what the sums were before they would be
-// rounded.
-TYPED_TEST(RowKernels, GradientsOfWeightsMayBeKeptInFloat) {
+// It is what the sum was before it would be rounded.
+TYPED_TEST(RowKernels, TheGradientOfABiasMayBeKeptInFloat) {
   for (const RowShape shape : {RowShape{9, 264}, {300, 37}}) {
     SCOPED_TRACE(absl::StrCat(shape.rows, " x ", shape.width));
-    const LayerNormInputs<TypeParam> in(shape);
-    const auto before = Widened(in.beta);
-    const KernelArray<TypeParam> x(in.x), dy(in.dy), gamma(in.gamma), beta(in.beta);
-    const auto y = KernelArray<TypeParam>::Poisoned(in.x.size());
-    const auto statistics = KernelArray<float>::Poisoned(2 * shape.rows);
-    const auto scratch = KernelArray<float>::Poisoned(cuda::NormScratch(shape));
-    const KernelArray<float> dbias(before), dgamma(before), dbeta(before);
-    const cuda::LayerNormSaved saved = {statistics.data(), statistics.data() + shape.rows};
-    ASSERT_EQ(cuda::BiasGradient(nullptr, shape, static_cast<const TypeParam*>(dy.data()),
+    const auto dy = KernelNumbers<TypeParam>(shape.rows * shape.width, "dy");
+    auto bias = RandomNumbers<float>(shape.width, "bias");
+    const KernelArray<TypeParam> on_dy(dy);
+    const KernelArray<float> dbias(bias);
+    const auto scratch = KernelArray<float>::Poisoned(cuda::ColumnScratch(shape));
+    ASSERT_EQ(cuda::BiasGradient(nullptr, shape, static_cast<const TypeParam*>(on_dy.data()),
                                  dbias.data(), true, scratch.data()),
               nullptr);
-    ASSERT_EQ(cuda::LayerNormForward<TypeParam>(nullptr, shape, x.data(),
-                                                {gamma.data(), beta.data(), 1e-5}, y.data(), saved),
-              nullptr);
-    ASSERT_EQ((cuda::LayerNormBackward<TypeParam, float>(
-                  nullptr, shape, {x.data(), dy.data(), nullptr}, gamma.data(), saved, nullptr,
-                  {dgamma.data(), dbeta.data(), true}, scratch.data())),
-              nullptr);
-    const HostLayerNorm host = in.OnHost();
-    auto bias = before;
-    Bias<float>().gradient(shape, Widened(in.dy).data(), bias.data(), true);
+    Bias<float>().gradient(shape, Widened(dy).data(), bias.data(), true);
     EXPECT_LE(RelativeError(dbias.Read(), bias), 3e-6);
-    EXPECT_LE(RelativeError(dgamma.Read(), host.dgamma), 3e-6);
-    EXPECT_LE(RelativeError(dbeta.Read(), host.dbeta), 3e-6);
   }
 }
 
@@ -384,6 +227,33 @@ TYPED_TEST(RowKernels, BiasAndGeluTogether) {
         nullptr);
     Gelu<float>().forward(Widened(x).data(), expected.data(), n);
     EXPECT_LE(RelativeError(Widened(y.Read()), expected), this->kTolerance);
+  }
+}
+
+// Large gates are among them, where exp overflows. The gradients take the place of what they are
+// made of.
+TYPED_TEST(RowKernels, SwiGluAndItsGradientsInPlace) {
+  for (const RowShape shape : kShapes) {
+    SCOPED_TRACE(absl::StrCat(shape.rows, " x ", shape.width));
+    const auto n = shape.rows * shape.width;
+    const auto gate = KernelNumbers<TypeParam>(n, "gate", shape.rows < 5 ? 2 : 100);
+    auto gate_up = KernelNumbers<TypeParam>(2 * n, "up");
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      std::copy_n(gate.begin() + row * shape.width, shape.width,
+                  gate_up.begin() + 2 * row * shape.width);
+    }
+    const auto dy = KernelNumbers<TypeParam>(n, "dy");
+    std::vector<float> expected(n), gradients(2 * n);
+    SwiGlu<float>().forward(shape, Widened(gate_up).data(), expected.data());
+    SwiGlu<float>().backward(shape, Widened(gate_up).data(), Widened(dy).data(), gradients.data());
+    const KernelArray<TypeParam> on_gate_up(gate_up), on_dy(dy);
+    const auto y = KernelArray<TypeParam>::Poisoned(n);
+    ASSERT_EQ(cuda::SwiGluForward<TypeParam>(nullptr, shape, on_gate_up.data(), y.data()), nullptr);
+    ASSERT_EQ(cuda::SwiGluBackward<TypeParam>(nullptr, shape, on_gate_up.data(), on_dy.data(),
+                                              on_gate_up.data()),
+              nullptr);
+    EXPECT_LE(RelativeError(Widened(y.Read()), expected), this->kTolerance);
+    EXPECT_LE(RelativeError(Widened(on_gate_up.Read()), gradients), this->kTolerance);
   }
 }
 

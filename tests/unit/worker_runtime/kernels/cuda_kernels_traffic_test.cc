@@ -48,36 +48,42 @@ class KernelTraffic : public ::testing::Test {
   static constexpr double kOfRows = 0.3;
 };
 
-TEST_F(KernelTraffic, OfLayerNorms) {
+TEST_F(KernelTraffic, OfNorms) {
   const auto x = Ones<uint16_t>(kNumbers), y = Ones<uint16_t>(kNumbers),
              z = Ones<uint16_t>(kNumbers);
   const auto gamma = Ones<uint16_t>(kShape.width), beta = Ones<uint16_t>(kShape.width);
-  const auto mean = Ones<float>(kShape.rows), rstd = Ones<float>(kShape.rows);
-  const auto scratch = Ones<float>(cuda::NormScratch(kShape));
+  const auto mean = Ones<float>(kNumbers), rstd = Ones<float>(kNumbers);
   const auto dgamma = Ones<float>(kShape.width), dbeta = Ones<float>(kShape.width);
-  const cuda::LayerNormSaved saved = {mean.data(), rstd.data()};
-  EXPECT_NEAR(BytesPerNumber(kNumbers,
-                             [&] {
-                               return cuda::LayerNormForward<uint16_t>(
-                                   nullptr, kShape, x.data(), {gamma.data(), beta.data(), 1e-5},
-                                   y.data(), saved);
-                             }),
-              4, kOfRows);
-  EXPECT_NEAR(BytesPerNumber(kNumbers,
-                             [&] {
-                               return cuda::LayerNormBackward<uint16_t, float>(
-                                   nullptr, kShape, {x.data(), y.data(), z.data()}, gamma.data(),
-                                   saved, z.data(), {dgamma.data(), dbeta.data(), false},
-                                   scratch.data());
-                             }),
-              8, 5 * kOfRows);
-  EXPECT_NEAR(BytesPerNumber(kNumbers,
-                             [&] {
-                               return cuda::LayerNormBackward<uint16_t, float>(
-                                   nullptr, kShape, {x.data(), y.data(), z.data()}, gamma.data(),
-                                   saved, z.data(), {}, nullptr);
-                             }),
-              8, kOfRows);
+  const cuda::NormSaved saved = {mean.data(), rstd.data()};
+  using enum NormKind;
+  // The last has the heads of whole lines, each with a number of its own.
+  for (const NormShape& shape :
+       {NormShape{kLayer, kShape.rows, kShape.width}, NormShape{kRms, kShape.rows, kShape.width},
+        NormShape{kRms, 6 * kShape.rows, 128, 6, kShape.width}}) {
+    const auto scratch = Ones<float>(cuda::NormScratch(shape));
+    EXPECT_NEAR(BytesPerNumber(kNumbers,
+                               [&] {
+                                 return cuda::NormForward<uint16_t>(
+                                     nullptr, shape, x.data(), {gamma.data(), beta.data(), 1e-5},
+                                     y.data(), saved);
+                               }),
+                4, kOfRows);
+    EXPECT_NEAR(BytesPerNumber(kNumbers,
+                               [&] {
+                                 return cuda::NormBackward<uint16_t, float>(
+                                     nullptr, shape, {x.data(), y.data(), z.data()}, gamma.data(),
+                                     saved, z.data(), {dgamma.data(), dbeta.data(), false},
+                                     scratch.data());
+                               }),
+                8, 5 * kOfRows);
+    EXPECT_NEAR(BytesPerNumber(kNumbers,
+                               [&] {
+                                 return cuda::NormBackward<uint16_t, float>(
+                                     nullptr, shape, {x.data(), y.data(), z.data()}, gamma.data(),
+                                     saved, z.data(), {}, nullptr);
+                               }),
+                8, kOfRows);
+  }
 }
 
 // The row of the second read is in the cache: it is read and written once.
@@ -116,6 +122,13 @@ TEST_F(KernelTraffic, OfTheEmbedding) {
               6, kOfRows);
   EXPECT_NEAR(BytesPerNumber(kNumbers,
                              [&] {
+                               return cuda::EmbeddingForward<uint16_t>(nullptr, kEmbedding,
+                                                                       tokens.data(), table.data(),
+                                                                       nullptr, y.data());
+                             }),
+              4, kOfRows);
+  EXPECT_NEAR(BytesPerNumber(kNumbers,
+                             [&] {
                                return cuda::EmbeddingBackward<uint16_t, float>(
                                    nullptr, kEmbedding, tokens.data(), y.data(),
                                    {.dtoken = dtable.data(), .dposition = nullptr});
@@ -128,6 +141,17 @@ TEST_F(KernelTraffic, OfTheEmbedding) {
                                    {.dtoken = nullptr, .dposition = dpositions.data()});
                              }),
               2 + 8, kOfRows);
+}
+
+// Lines of ten heads of 64 and two that stay.
+TEST_F(KernelTraffic, OfRotary) {
+  const auto x = Ones<uint16_t>(kNumbers);
+  constexpr RotaryShape kRotary = {
+      .batch = 1, .sequence = kShape.rows, .heads = 10, .head_width = 64, .line = kShape.width};
+  EXPECT_NEAR(
+      BytesPerNumber(kShape.rows * 640,
+                     [&] { return cuda::Rotate<uint16_t>(nullptr, kRotary, {}, x.data()); }),
+      4, 0.1);
 }
 
 TEST_F(KernelTraffic, OfTheUpdate) {
@@ -165,6 +189,19 @@ TEST_F(KernelTraffic, OfWhatStandsAroundProducts) {
                                                                    dx.data(), kNumbers);
                              }),
               6, 0.1);
+  // The halves of a row of 768 are a gate and what it lets through.
+  constexpr RowShape kHalves = {.rows = kShape.rows, .width = kShape.width / 2};
+  EXPECT_NEAR(
+      BytesPerNumber(
+          kNumbers / 2,
+          [&] { return cuda::SwiGluForward<uint16_t>(nullptr, kHalves, x.data(), y.data()); }),
+      6, 0.1);
+  EXPECT_NEAR(BytesPerNumber(kNumbers / 2,
+                             [&] {
+                               return cuda::SwiGluBackward<uint16_t>(nullptr, kHalves, x.data(),
+                                                                     y.data(), dx.data());
+                             }),
+              10, 0.1);
   EXPECT_NEAR(BytesPerNumber(kNumbers,
                              [&] {
                                return cuda::BiasGradient<uint16_t, float>(

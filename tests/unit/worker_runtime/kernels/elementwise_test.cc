@@ -1,4 +1,4 @@
-// Kernels that treat every element alone: GELU, sums, AdamW, casts; and the blocked norm.
+// Kernels that treat every element alone: GELU, SwiGLU, sums, AdamW, casts; and the blocked norm.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -11,6 +11,7 @@
 #include "worker_runtime/kernels/elementwise.h"
 #include "worker_runtime/kernels/gelu.h"
 #include "worker_runtime/kernels/sum_of_squares.h"
+#include "worker_runtime/kernels/swiglu.h"
 
 namespace muster::kernels {
 namespace {
@@ -104,6 +105,65 @@ TEST(Gelu, HasTheSameBitsUnderEveryInstructionSet) {
       return MakeGelu<set(), float>();
     }).backward(x.data(), dy.data(), actual.data(), x.size());
     EXPECT_TRUE(SameBits(actual, expected)) << ToString(isa);
+  }
+}
+
+double SiluOf(double x) { return x / (1 + std::exp(-x)); }
+
+TEST(SwiGlu, EqualsItsFormulaAndItsGradientsTheSlopesInPlace) {
+  constexpr RowShape kShape = {.rows = 3, .width = 21};
+  constexpr int64_t kCount = kShape.rows * kShape.width;
+  const auto x = RandomNumbers<double>(2 * kCount, "x", 3);
+  const auto dy = RandomNumbers<double>(kCount, "dy");
+  std::vector<double> y(kCount), gradients = x, expected(kCount), slopes(2 * kCount);
+  SwiGlu<double>().forward(kShape, x.data(), y.data());
+  SwiGlu<double>().backward(kShape, gradients.data(), dy.data(), gradients.data());
+  constexpr double kStep = 1e-6;
+  for (int64_t i = 0; i < kCount; ++i) {
+    const int64_t gate = i / kShape.width * 2 * kShape.width + i % kShape.width;
+    const int64_t up = gate + kShape.width;
+    expected[i] = SiluOf(x[gate]) * x[up];
+    slopes[gate] =
+        dy[i] * x[up] * (SiluOf(x[gate] + kStep) - SiluOf(x[gate] - kStep)) / (2 * kStep);
+    slopes[up] = dy[i] * SiluOf(x[gate]);
+  }
+  EXPECT_LT(RelativeError(y, expected), 1e-15);
+  EXPECT_LT(RelativeError(gradients, slopes), 1e-8);
+}
+
+TEST(SwiGlu, InFloatEqualsThatInDoubleForOddSizesAndLargeGates) {
+  for (const int64_t width : OddSizes()) {
+    const RowShape shape = {.rows = 3, .width = width};
+    for (const double deviation : {3, 300}) {
+      const auto x = RandomNumbers<float>(6 * width, "x", deviation);
+      const auto dy = RandomNumbers<float>(3 * width, "dy");
+      const std::vector<double> wide_x(x.begin(), x.end()), wide_dy(dy.begin(), dy.end());
+      std::vector<float> y(3 * width), dx(6 * width);
+      std::vector<double> wide_y(3 * width), wide_dx(6 * width);
+      SwiGlu<float>().forward(shape, x.data(), y.data());
+      SwiGlu<float>().backward(shape, x.data(), dy.data(), dx.data());
+      SwiGlu<double>().forward(shape, wide_x.data(), wide_y.data());
+      SwiGlu<double>().backward(shape, wide_x.data(), wide_dy.data(), wide_dx.data());
+      EXPECT_LT(RelativeError(y, wide_y), 4e-7) << width;
+      EXPECT_LT(RelativeError(dx, wide_dx), 1e-6) << width;
+    }
+  }
+}
+
+TEST(SwiGlu, HasTheSameBitsUnderEveryInstructionSet) {
+  constexpr RowShape kShape = {.rows = 2, .width = 83};
+  const auto x = RandomNumbers<float>(4 * 83, "x", 3);
+  const auto dy = RandomNumbers<float>(2 * 83, "dy");
+  const auto run = [&](const SwiGluKernels<float>& kernels) {
+    std::vector<float> results(6 * 83);
+    kernels.forward(kShape, x.data(), results.data());
+    kernels.backward(kShape, x.data(), dy.data(), results.data() + 2 * 83);
+    return results;
+  };
+  const auto expected = run(MakeSwiGlu<Isa::kBaseline, float>());
+  for (const Isa isa : SupportedIsas()) {
+    const auto kernels = ForIsa(isa, [](auto set) { return MakeSwiGlu<set(), float>(); });
+    EXPECT_TRUE(SameBits(run(kernels), expected)) << ToString(isa);
   }
 }
 

@@ -1,13 +1,11 @@
 // Kernels that work row by row. Sources: worker_runtime/kernels/bias.h,
-// worker_runtime/kernels/cross_entropy.h, worker_runtime/kernels/embedding.h,
-// worker_runtime/kernels/layer_norm.h.
+// worker_runtime/kernels/cross_entropy.h, worker_runtime/kernels/embedding.h.
 #include <gtest/gtest.h>
 
 #include "tests/unit/worker_runtime/numbers.h"
 #include "worker_runtime/kernels/bias.h"
 #include "worker_runtime/kernels/cross_entropy.h"
 #include "worker_runtime/kernels/embedding.h"
-#include "worker_runtime/kernels/layer_norm.h"
 
 namespace muster::kernels {
 namespace {
@@ -17,101 +15,6 @@ using ::muster::testing::RandomNumbers;
 using ::muster::testing::RelativeError;
 using ::muster::testing::SameBits;
 using ::muster::testing::SupportedIsas;
-
-template <typename T>
-struct LayerNormRun {
-  std::vector<T> y, mean, rstd, dx, dgamma, dbeta;
-};
-
-template <typename T>
-LayerNormRun<T> RunLayerNorm(const LayerNormKernels<T>& kernels, RowShape shape,
-                             int64_t first_row = 0) {
-  const int64_t n = (first_row + shape.rows) * shape.width;
-  const auto all_x = RandomNumbers<T>(n, "x");
-  const auto all_dy = RandomNumbers<T>(n, "dy");
-  const auto gamma = RandomNumbers<T>(shape.width, "gamma");
-  const auto beta = RandomNumbers<T>(shape.width, "beta");
-  const T* x = all_x.data() + first_row * shape.width;
-  const T* dy = all_dy.data() + first_row * shape.width;
-  const size_t size = shape.rows * shape.width;
-  LayerNormRun<T> run{std::vector<T>(size),        std::vector<T>(shape.rows),
-                      std::vector<T>(shape.rows),  std::vector<T>(size),
-                      std::vector<T>(shape.width), std::vector<T>(shape.width)};
-  const typename LayerNormKernels<T>::Saved saved = {run.mean.data(), run.rstd.data()};
-  kernels.forward(shape, x, {gamma.data(), beta.data(), 1e-5}, run.y.data(), saved);
-  kernels.input_gradient(shape, x, dy, gamma.data(), saved, nullptr, run.dx.data());
-  kernels.weight_gradient(shape, x, dy, saved, {run.dgamma.data(), run.dbeta.data(), false});
-  return run;
-}
-
-TEST(LayerNorm, FloatEqualsDoubleForOddShapes) {
-  for (const int64_t rows : OddSizes()) {
-    for (const int64_t width : OddSizes()) {
-      const auto narrow = RunLayerNorm(LayerNorm<float>(), {rows, width});
-      const auto wide = RunLayerNorm(LayerNorm<double>(), {rows, width});
-      const std::string where = absl::StrCat(rows, " x ", width);
-      EXPECT_LT(RelativeError(narrow.y, wide.y), 2e-6) << where;
-      // Sums over rows grow their error with the square root of their number.
-      EXPECT_LT(RelativeError(narrow.dgamma, wide.dgamma), 1e-5) << where;
-      EXPECT_LT(RelativeError(narrow.dbeta, wide.dbeta), 1e-5) << where;
-      // One or three numbers may lie so close that rstd is large and the gradient cancels.
-      if (width > 3) {
-        EXPECT_LT(RelativeError(narrow.dx, wide.dx), 4e-6) << where;
-      }
-    }
-  }
-}
-
-TEST(LayerNorm, ARowHasTheSameBitsAloneAndAmongOthers) {
-  const auto together = RunLayerNorm(LayerNorm<float>(), {5, 67});
-  const auto alone = RunLayerNorm(LayerNorm<float>(), {1, 67}, 3);
-  EXPECT_TRUE(SameBits(absl::MakeConstSpan(together.y).subspan(3 * 67, 67), alone.y));
-  EXPECT_TRUE(SameBits(absl::MakeConstSpan(together.dx).subspan(3 * 67, 67), alone.dx));
-}
-
-TEST(LayerNorm, HasTheSameBitsUnderEveryInstructionSet) {
-  const auto expected = RunLayerNorm(MakeLayerNorm<Isa::kBaseline, float>(), {37, 83});
-  for (const Isa isa : SupportedIsas()) {
-    const auto kernels = ForIsa(isa, [](auto set) { return MakeLayerNorm<set(), float>(); });
-    const auto actual = RunLayerNorm(kernels, {37, 83});
-    EXPECT_TRUE(SameBits(actual.y, expected.y)) << ToString(isa);
-    EXPECT_TRUE(SameBits(actual.dx, expected.dx)) << ToString(isa);
-    EXPECT_TRUE(SameBits(actual.dgamma, expected.dgamma)) << ToString(isa);
-  }
-}
-
-TEST(LayerNorm, AddsTheGradientThatArrivedBefore) {
-  const RowShape shape = {3, 21};
-  const auto run = RunLayerNorm(LayerNorm<double>(), shape);
-  const auto x = RandomNumbers<double>(63, "x");
-  const auto dy = RandomNumbers<double>(63, "dy");
-  const auto gamma = RandomNumbers<double>(21, "gamma");
-  auto dx = RandomNumbers<double>(63, "addend");
-  std::vector<double> expected = dx;
-  for (size_t i = 0; i < dx.size(); ++i) expected[i] += run.dx[i];
-  auto mean = run.mean;
-  auto rstd = run.rstd;
-  LayerNorm<double>().input_gradient(shape, x.data(), dy.data(), gamma.data(),
-                                     {mean.data(), rstd.data()}, dx.data(), dx.data());
-  EXPECT_LT(RelativeError(dx, expected), 1e-14);
-}
-
-TEST(LayerNorm, AccumulatesWeightGradients) {
-  const RowShape shape = {40, 21};
-  const auto run = RunLayerNorm(LayerNorm<double>(), shape);
-  const auto x = RandomNumbers<double>(40 * 21, "x");
-  const auto dy = RandomNumbers<double>(40 * 21, "dy");
-  auto mean = run.mean;
-  auto rstd = run.rstd;
-  auto dgamma = run.dgamma;
-  auto dbeta = run.dbeta;
-  LayerNorm<double>().weight_gradient(shape, x.data(), dy.data(), {mean.data(), rstd.data()},
-                                      {dgamma.data(), dbeta.data(), true});
-  for (int i = 0; i < 21; ++i) {
-    EXPECT_NEAR(dgamma[i], 2 * run.dgamma[i], 1e-12);
-    EXPECT_NEAR(dbeta[i], 2 * run.dbeta[i], 1e-12);
-  }
-}
 
 TEST(Bias, FillsRowsWithBiasAndResidual) {
   const auto bias = RandomNumbers<float>(19, "bias");
@@ -146,11 +49,13 @@ TEST(Embedding, AddsTokenAndPositionRows) {
   const std::vector<int32_t> tokens = {0, 2, 2, 1, 0, 3};
   const auto table = RandomNumbers<float>(4 * 5, "table");
   const auto positions = RandomNumbers<float>(4 * 5, "positions");
-  std::vector<float> y(6 * 5);
+  std::vector<float> y(6 * 5), alone(6 * 5);
   Embedding<float>().forward(shape, tokens.data(), table.data(), positions.data(), y.data());
+  Embedding<float>().forward(shape, tokens.data(), table.data(), nullptr, alone.data());
   for (int row = 0; row < 6; ++row) {
     for (int i = 0; i < 5; ++i) {
       EXPECT_EQ(y[row * 5 + i], table[tokens[row] * 5 + i] + positions[(1 + row % 3) * 5 + i]);
+      EXPECT_EQ(alone[row * 5 + i], table[tokens[row] * 5 + i]);
     }
   }
 }

@@ -19,7 +19,7 @@ namespace {
 using enum Role;
 
 static_assert(NumTensors<Tensor>() == 1 && NumTensors<Product>() == 0);
-static_assert(NumTensors<Operations::LayerNormGradients>() == 4);
+static_assert(NumTensors<Operations::NormGradients>() == 4 && NumTensors<Operations::Norm>() == 3);
 static_assert(NumTensors<Operations::Updates>() == 1);
 
 // A form whose kernels fill nothing and count the tensors of their row.
@@ -58,11 +58,11 @@ TEST(OperationArguments, AreMadeOfTheirMappedParts) {
     }
   };
   const auto mapped = MapParts(
-      Operations::LayerNormGradients{
+      Operations::NormGradients{
           .addend = {}, .dx = first, .dgamma = other, .dbeta = first, .accumulate = true},
       map);
   EXPECT_EQ(seen, (std::vector<const void*>{nullptr, &numbers[0], &numbers[1], &numbers[0]}));
-  const auto made = FromParts<Operations::LayerNormGradients>(mapped);
+  const auto made = FromParts<Operations::NormGradients>(mapped);
   EXPECT_EQ(made.dx.raw_data(), &numbers[1]);
   EXPECT_TRUE(made.accumulate);
   EXPECT_EQ(FromParts<int>(MapParts(7, map)), 7);

@@ -1,4 +1,4 @@
-// Layers in 16 bits beside the same in f32.
+// Operations and layers in 16 bits beside the same in f32.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,6 +8,7 @@
 #include "muster/gpt.h"
 #include "muster/sixteen_bits.h"
 #include "tests/unit/worker_runtime/numbers.h"
+#include "tests/unit/worker_runtime/operations_on.h"
 
 namespace muster {
 namespace {
@@ -59,6 +60,18 @@ TEST_P(Narrow, HasTheLossAndTheGradientsOfTheSameWeightsInF32) {
       size += std::pow(Element(expected, i), 2);
     }
     EXPECT_LT(std::sqrt(difference / size), tolerance) << parameter->name();
+  }
+}
+
+TEST_P(Narrow, OperationsGiveThoseOfF32Rounded) {
+  using muster::testing::OperationsOn;
+  const double tolerance = GetParam() == DType::kBf16 ? 4.5e-3 : 6e-4;
+  for (const auto& [name, call] : OperationsOn::Calls()) {
+    SCOPED_TRACE(name);
+    const OperationsOn wide(Device::Cpu(), DType::kF32, DType::kF32, call);
+    for (const DType gradients : {GetParam(), DType::kF32}) {
+      ExpectNear(OperationsOn(Device::Cpu(), GetParam(), gradients, call), wide, tolerance);
+    }
   }
 }
 

@@ -57,6 +57,7 @@ def short(name):
     name = name.replace('(anonymous namespace)::', '')
     name = re.sub(r'muster::kernels::(cuda::)?', '', name)
     name = re.sub(r'^void ', '', name).replace('unsigned short', 'bf16').replace('Half', 'f16')
+    name = name.replace('(NormKind)0', 'layer').replace('(NormKind)1', 'rms')
     depth = 0
     for i, c in enumerate(name):
         depth += {'<': 1, '>': -1}.get(c, 0)
@@ -77,7 +78,9 @@ def dynamic_shared(source, kernel):
     """As the launches ask for it, rows being those of GPT-2 124M."""
     if kernel.startswith(('AddStripsKernel', 'GradientStripKernel')):
         return 4 * threads_of(source, kernel)
-    if source == 'layer_norm' and kernel.startswith('StripKernel'):
+    if source == 'rotary':
+        return 4 * 64
+    if source == 'norm' and kernel.startswith('StripKernel'):
         return 2 * 4 * 768
     if source == 'embedding' and 'GradientKernel' in kernel and not kernel.startswith('Position'):
         matches = 4 * 128 + 4 * 4
