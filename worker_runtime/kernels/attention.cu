@@ -1,7 +1,7 @@
 // Flash attention: a block has 64 queries (or, for dK and dV, 64 keys) of one head, 16 per warp,
-// and goes over the other side in tiles of kRows rows (attention_tiles.h). Tiles lie in shared
-// memory, their rows filled up to kWidth with zeros; what is at or behind the end of the sequence
-// is zeros too.
+// and goes over the other side in tiles of kRows rows (attention_tiles.h); keys over the queries of
+// every head that shares them. Tiles lie in shared memory, their rows filled up to kWidth with
+// zeros; what is at or behind the end of the sequence is zeros too.
 #include "worker_runtime/kernels/attention.h"
 
 #include "worker_runtime/kernels/attention_tiles.h"
@@ -21,6 +21,18 @@ constexpr int kTileElements = kRows* kStride<T, kWidth>;
 template <int kRows>
 using Scores = TileResult<kRows / kTileColumns>;
 
+// What the kernels are given: nothing is left out of it.
+AttentionShape Explicit(AttentionShape shape) {
+  shape.kv_heads = shape.key_heads();
+  shape.score_scale = shape.ScoreScale<float>();
+  return shape;
+}
+
+// Blocks that a multiprocessor is to hold at least, for which a thread may have so many registers;
+// 0: whatever the compiler likes. More of these spill on some GPUs.
+template <typename T, int kWidth>
+[[maybe_unused]] constexpr int kBlocksOf = sizeof(T) == 2 && kWidth == 64 ? 4 : 0;
+
 // One head of one sequence in the interleaved arrays of the device's memory.
 template <typename T>
 struct Rows {
@@ -28,21 +40,44 @@ struct Rows {
   int64_t stride;
 };
 
-// The rows of head blockIdx.y in `part` of qkv: 0, 1 and 2 are Q, K and V.
+// Row blockIdx.y of a launch is head `h` of sequence `b`.
+struct HeadIndex {
+  int64_t b;
+  int64_t h;
+};
+__device__ inline HeadIndex HeadOfBlock(int64_t heads) {
+  return {.b = blockIdx.y / heads, .h = blockIdx.y % heads};
+}
+
+// The rows of a head in qkv: in a line there are those of Q, then of K, then of V.
 template <typename T>
-__device__ Rows<T> HeadOf(AttentionShape shape, T* qkv, int part) {
-  const int64_t b = blockIdx.y / shape.heads;
-  const int64_t h = blockIdx.y % shape.heads;
-  const int64_t width = shape.heads * shape.head_width;
-  return {.data = qkv + b * shape.sequence * 3 * width + part * width + h * shape.head_width,
-          .stride = 3 * width};
+__device__ Rows<T> LineHead(AttentionShape shape, T* qkv, HeadIndex head) {
+  const int64_t line = (shape.heads + 2 * shape.kv_heads) * shape.head_width;
+  return {.data = qkv + head.b * shape.sequence * line + head.h * shape.head_width, .stride = line};
+}
+// The rows of a head of K, and of V beside it.
+template <typename T>
+struct KeysAndValues {
+  Rows<T> k;
+  Rows<T> v;
+};
+template <typename T>
+__device__ KeysAndValues<T> KeyHead(AttentionShape shape, T* qkv, HeadIndex head) {
+  head.h += shape.heads;
+  const Rows<T> k = LineHead(shape, qkv, head);
+  head.h += shape.kv_heads;
+  return {.k = k, .v = LineHead(shape, qkv, head)};
+}
+// Those that a head of Q sees.
+template <typename T>
+__device__ KeysAndValues<T> KeysOf(AttentionShape shape, T* qkv, HeadIndex head) {
+  return KeyHead(shape, qkv, {.b = head.b, .h = head.h * shape.kv_heads / shape.heads});
 }
 template <typename T>
-__device__ Rows<T> OutputHeadOf(AttentionShape shape, T* out) {
-  const int64_t b = blockIdx.y / shape.heads;
-  const int64_t h = blockIdx.y % shape.heads;
+__device__ Rows<T> OutputHead(AttentionShape shape, T* out, HeadIndex head) {
   const int64_t width = shape.heads * shape.head_width;
-  return {.data = out + b * shape.sequence * width + h * shape.head_width, .stride = width};
+  return {.data = out + head.b * shape.sequence * width + head.h * shape.head_width,
+          .stride = width};
 }
 
 // Starts to copy rows [first, first + kRows) to a tile. Arrives with FinishCopies and a barrier.
@@ -125,7 +160,7 @@ __device__ void StoreRows(AttentionShape shape, const TileResult<kPieces>& resul
 }
 
 __device__ inline float ScoreScale(AttentionShape shape) {
-  return 1.0f / sqrtf(static_cast<float>(shape.head_width));
+  return static_cast<float>(shape.score_scale);
 }
 
 // Over the four lanes that share a row of a result.
@@ -186,7 +221,7 @@ __device__ inline int64_t FirstQuery(AttentionShape shape) {
 }
 
 template <typename T, int kWidth, int kRows>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksOf<T, kWidth>)
     ForwardKernel(AttentionShape shape, const T* qkv, T* out, AttentionSaved saved) {
   T* q = static_cast<T*>(simt::SharedMemory());
   T* k = q + kTileElements<T, kWidth>;
@@ -194,13 +229,15 @@ __global__ void __launch_bounds__(kThreads)
   T* p = v + kTileElements<T, kWidth, kRows>;
   const int64_t first = FirstQuery(shape);
   const int64_t warp_first = first + simt::Warp() * kTileRows;
-  LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 0), first, q);
+  const HeadIndex head = HeadOfBlock(shape.heads);
+  const KeysAndValues<const T> keys = KeysOf(shape, qkv, head);
+  LoadTile<T, kWidth>(shape, LineHead(shape, qkv, head), first, q);
   RunningSoftmax softmax;
   TileResult<kWidth / kTileColumns> result;
   for (int64_t key = 0; key < first + kBlockRows && key < shape.sequence; key += kRows) {
     __syncthreads();  // the tiles before have been read
-    LoadTile<T, kWidth, kRows>(shape, HeadOf(shape, qkv, 1), key, k);
-    LoadTile<T, kWidth, kRows>(shape, HeadOf(shape, qkv, 2), key, v);
+    LoadTile<T, kWidth, kRows>(shape, keys.k, key, k);
+    LoadTile<T, kWidth, kRows>(shape, keys.v, key, v);
     simt::FinishCopies();
     __syncthreads();
     Scores<kRows> scores;
@@ -216,7 +253,7 @@ __global__ void __launch_bounds__(kThreads)
     saved.row_max[blockIdx.y * shape.sequence + row] = softmax.max[half];
     saved.row_scale[blockIdx.y * shape.sequence + row] = scale[half];
   }
-  StoreRows(shape, result, scale, warp_first, OutputHeadOf(shape, out));
+  StoreRows(shape, result, scale, warp_first, OutputHead(shape, out, head));
 }
 
 // corrections[row] = dO * O, summed over the head's width: a warp per row.
@@ -225,8 +262,9 @@ __global__ void CorrectionKernel(AttentionShape shape, AttentionUpstream<T> upst
                                  float* corrections) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + simt::Warp();
   if (row >= shape.sequence) return;
-  const Rows<const T> out = OutputHeadOf(shape, upstream.out);
-  const Rows<const T> dout = OutputHeadOf(shape, upstream.dout);
+  const HeadIndex head = HeadOfBlock(shape.heads);
+  const Rows<const T> out = OutputHead(shape, upstream.out, head);
+  const Rows<const T> dout = OutputHead(shape, upstream.dout, head);
   float sum = 0;
   for (int64_t i = simt::Lane(); i < shape.head_width; i += simt::kWarpSize) {
     sum = fmaf(ToFloat(out.data[row * out.stride + i]), ToFloat(dout.data[row * dout.stride + i]),
@@ -239,9 +277,10 @@ __global__ void CorrectionKernel(AttentionShape shape, AttentionUpstream<T> upst
 // Loads a tile's query statistics to shared memory. Queries behind the sequence weigh nothing.
 template <int kRows>
 __device__ void LoadStatistics(AttentionShape shape, AttentionSaved saved, const float* corrections,
-                               int64_t first, QueryStatistics* to) {
+                               HeadIndex head, int64_t first, QueryStatistics* to) {
+  const int64_t begin = (head.b * shape.heads + head.h) * shape.sequence + first;
   for (int i = static_cast<int>(threadIdx.x); i < kRows; i += kThreads) {
-    const int64_t at = blockIdx.y * shape.sequence + first + i;
+    const int64_t at = begin + i;
     to[i] = first + i < shape.sequence
                 ? QueryStatistics{saved.row_max[at], saved.row_scale[at], corrections[at]}
                 : QueryStatistics{0, 0, 0};
@@ -259,7 +298,25 @@ __device__ inline Probability ProbabilityOf(float score, float dp, QueryStatisti
   return {p, p * (dp - query.correction)};
 }
 
-// A block has 64 keys. Scores are worked transposed, [keys, queries].
+// A tile of P and dS as the keys of a block see it, in place of scores and dP: [keys, queries].
+template <int kRows>
+__device__ void ToProbabilities(float score_scale, const QueryStatistics* statistics,
+                                int64_t first_key, int64_t first_query, Scores<kRows>& scores,
+                                Scores<kRows>& dp) {
+  for (int piece = 0; piece < kRows / kTileColumns; ++piece) {
+    for (int i = 0; i < 4; ++i) {
+      const int column = ColumnOf(piece, i);
+      const Probability got =
+          ProbabilityOf(score_scale * scores.piece[piece][i], dp.piece[piece][i],
+                        statistics[column], first_key + RowOf(i) <= first_query + column);
+      scores.piece[piece][i] = got.p;
+      dp.piece[piece][i] = got.ds;
+    }
+  }
+}
+
+// A block has 64 keys of one head of K, and adds up what the heads of Q that share them say, one
+// after the other. Scores are worked transposed, [keys, queries].
 template <typename T, int kWidth, int kRows>
 __global__ void __launch_bounds__(kThreads)
     KeyGradientKernel(AttentionShape shape, const T* qkv, AttentionSaved saved, const T* dout,
@@ -273,39 +330,37 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kBlockRows;
   const int64_t warp_first = first + simt::Warp() * kTileRows;
   const float score_scale = ScoreScale(shape);
-  LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 1), first, k);
-  LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 2), first, v);
+  const HeadIndex key_head = HeadOfBlock(shape.kv_heads);
+  const KeysAndValues<const T> keys = KeyHead(shape, qkv, key_head);
+  LoadTile<T, kWidth>(shape, keys.k, first, k);
+  LoadTile<T, kWidth>(shape, keys.v, first, v);
   TileResult<kWidth / kTileColumns> dk, dv;
-  for (int64_t query = first; query < shape.sequence; query += kRows) {
-    __syncthreads();  // the tiles before have been read
-    LoadTile<T, kWidth, kRows>(shape, HeadOf(shape, qkv, 0), query, q);
-    LoadTile<T, kWidth, kRows>(shape, OutputHeadOf(shape, dout), query, d);
-    LoadStatistics<kRows>(shape, saved, corrections, query, statistics);
-    simt::FinishCopies();
-    __syncthreads();
-    Scores<kRows> scores, dp;
-    MultiplyAdd<true>(WarpRows<T, kWidth>(k), AllRows<T, kWidth>(q), kWidth, scores);
-    MultiplyAdd<true>(WarpRows<T, kWidth>(v), AllRows<T, kWidth>(d), kWidth, dp);
-    for (int piece = 0; piece < kRows / kTileColumns; ++piece) {
-      for (int i = 0; i < 4; ++i) {
-        const int column = ColumnOf(piece, i);
-        const Probability got =
-            ProbabilityOf(score_scale * scores.piece[piece][i], dp.piece[piece][i],
-                          statistics[column], warp_first + RowOf(i) <= query + column);
-        scores.piece[piece][i] = got.p;
-        dp.piece[piece][i] = got.ds;
-      }
+  const int64_t group = shape.heads / shape.kv_heads;
+  HeadIndex head = {.b = key_head.b, .h = key_head.h * group};
+  for (const int64_t end = head.h + group; head.h < end; ++head.h) {
+    for (int64_t query = first; query < shape.sequence; query += kRows) {
+      __syncthreads();  // the tiles before have been read
+      LoadTile<T, kWidth, kRows>(shape, LineHead(shape, qkv, head), query, q);
+      LoadTile<T, kWidth, kRows>(shape, OutputHead(shape, dout, head), query, d);
+      LoadStatistics<kRows>(shape, saved, corrections, head, query, statistics);
+      simt::FinishCopies();
+      __syncthreads();
+      Scores<kRows> scores, dp;
+      MultiplyAdd<true>(WarpRows<T, kWidth>(k), AllRows<T, kWidth>(q), kWidth, scores);
+      MultiplyAdd<true>(WarpRows<T, kWidth>(v), AllRows<T, kWidth>(d), kWidth, dp);
+      ToProbabilities<kRows>(score_scale, statistics, warp_first, query, scores, dp);
+      MultiplyScores<T, kWidth, kRows>(scores, d, p, dv);
+      MultiplyScores<T, kWidth, kRows>(dp, q, p, dk);
     }
-    MultiplyScores<T, kWidth, kRows>(scores, d, p, dv);
-    MultiplyScores<T, kWidth, kRows>(dp, q, p, dk);
   }
-  StoreRows(shape, dk, {score_scale, score_scale}, warp_first, HeadOf(shape, dqkv, 1));
-  StoreRows(shape, dv, {1, 1}, warp_first, HeadOf(shape, dqkv, 2));
+  const KeysAndValues<T> to = KeyHead(shape, dqkv, key_head);
+  StoreRows(shape, dk, {score_scale, score_scale}, warp_first, to.k);
+  StoreRows(shape, dv, {1, 1}, warp_first, to.v);
 }
 
 // A block has 64 queries.
 template <typename T, int kWidth, int kRows>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksOf<T, kWidth>)
     QueryGradientKernel(AttentionShape shape, const T* qkv, AttentionSaved saved, const T* dout,
                         const float* corrections, T* dqkv) {
   T* q = static_cast<T*>(simt::SharedMemory());
@@ -317,14 +372,16 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = FirstQuery(shape);
   const int64_t warp_first = first + simt::Warp() * kTileRows;
   const float score_scale = ScoreScale(shape);
-  LoadTile<T, kWidth>(shape, HeadOf(shape, qkv, 0), first, q);
-  LoadTile<T, kWidth>(shape, OutputHeadOf(shape, dout), first, d);
-  LoadStatistics<kBlockRows>(shape, saved, corrections, first, statistics);
+  const HeadIndex head = HeadOfBlock(shape.heads);
+  const KeysAndValues<const T> keys = KeysOf(shape, qkv, head);
+  LoadTile<T, kWidth>(shape, LineHead(shape, qkv, head), first, q);
+  LoadTile<T, kWidth>(shape, OutputHead(shape, dout, head), first, d);
+  LoadStatistics<kBlockRows>(shape, saved, corrections, head, first, statistics);
   TileResult<kWidth / kTileColumns> dq;
   for (int64_t key = 0; key < first + kBlockRows && key < shape.sequence; key += kRows) {
     __syncthreads();  // the tiles before have been read
-    LoadTile<T, kWidth, kRows>(shape, HeadOf(shape, qkv, 1), key, k);
-    LoadTile<T, kWidth, kRows>(shape, HeadOf(shape, qkv, 2), key, v);
+    LoadTile<T, kWidth, kRows>(shape, keys.k, key, k);
+    LoadTile<T, kWidth, kRows>(shape, keys.v, key, v);
     simt::FinishCopies();
     __syncthreads();
     Scores<kRows> scores, dp;
@@ -340,13 +397,13 @@ __global__ void __launch_bounds__(kThreads)
     }
     MultiplyScores<T, kWidth, kRows>(dp, k, p, dq);
   }
-  StoreRows(shape, dq, {score_scale, score_scale}, warp_first, HeadOf(shape, dqkv, 0));
+  StoreRows(shape, dq, {score_scale, score_scale}, warp_first, LineHead(shape, dqkv, head));
 }
 
 template <AttentionPass kPass, typename T>
-LaunchShape LaunchOf(AttentionShape shape, int width, int rows) {
+LaunchShape LaunchOf(AttentionShape shape, int64_t heads, int width, int rows) {
   return {.blocks = BlocksFor(shape.sequence - shape.first_query, kBlockRows),
-          .blocks_y = shape.batch * shape.heads,
+          .blocks_y = shape.batch * heads,
           .threads = kThreads,
           .shared_bytes = AttentionSharedBytes(kPass, sizeof(T), width, rows)};
 }
@@ -378,9 +435,11 @@ template <typename T>
 LaunchError AttentionForward(StreamHandle stream, AttentionShape shape, const T* qkv, T* out,
                              AttentionSaved saved, size_t shared_bytes_max) {
   constexpr AttentionPass kPass = AttentionPass::kForward;
+  shape = Explicit(shape);
   return ForShape<kPass, T>(shape, shared_bytes_max, [&](auto width, auto rows) {
     return simt::Launch(&ForwardKernel<T, width(), rows()>,
-                        LaunchOf<kPass, T>(shape, width(), rows()), stream, shape, qkv, out, saved);
+                        LaunchOf<kPass, T>(shape, shape.heads, width(), rows()), stream, shape, qkv,
+                        out, saved);
   });
 }
 
@@ -389,20 +448,22 @@ LaunchError AttentionBackward(StreamHandle stream, AttentionShape shape, const T
                               AttentionSaved saved, AttentionUpstream<T> upstream, T* dqkv,
                               float* scratch, size_t shared_bytes_max) {
   constexpr AttentionPass kPass = AttentionPass::kBackward;
+  shape = Explicit(shape);
   return ForShape<kPass, T>(shape, shared_bytes_max, [&](auto width, auto rows) {
     LaunchError error = simt::Launch(&CorrectionKernel<T>,
                                      {.blocks = BlocksFor(shape.sequence, kWarps),
                                       .blocks_y = shape.batch * shape.heads,
                                       .threads = kThreads},
                                      stream, shape, upstream, scratch);
-    const LaunchShape launch = LaunchOf<kPass, T>(shape, width(), rows());
     if (error == nullptr) {
-      error = simt::Launch(&KeyGradientKernel<T, width(), rows()>, launch, stream, shape, qkv,
-                           saved, upstream.dout, scratch, dqkv);
+      error = simt::Launch(&KeyGradientKernel<T, width(), rows()>,
+                           LaunchOf<kPass, T>(shape, shape.kv_heads, width(), rows()), stream,
+                           shape, qkv, saved, upstream.dout, scratch, dqkv);
     }
     if (error == nullptr) {
-      error = simt::Launch(&QueryGradientKernel<T, width(), rows()>, launch, stream, shape, qkv,
-                           saved, upstream.dout, scratch, dqkv);
+      error = simt::Launch(&QueryGradientKernel<T, width(), rows()>,
+                           LaunchOf<kPass, T>(shape, shape.heads, width(), rows()), stream, shape,
+                           qkv, saved, upstream.dout, scratch, dqkv);
     }
     return error;
   });

@@ -19,10 +19,14 @@ struct Head {
   T score_scale;
 };
 
+// Queries of one head, or one query of every head that shares its keys: those lie side by side.
 struct QueryBlock {
   int64_t first;
   int64_t rows;
+  int64_t heads = 1;
   int64_t keys() const { return first + rows; }
+  int64_t lines() const { return rows * heads; }
+  bool is_of_heads() const { return heads > 1; }
 };
 
 QueryBlock BlockAt(int64_t first, int64_t sequence) {
@@ -30,24 +34,42 @@ QueryBlock BlockAt(int64_t first, int64_t sequence) {
   return {.first = first, .rows = left < kQueryBlock ? left : kQueryBlock};
 }
 
-template <typename T>
-Head<T> HeadAt(AttentionShape shape, const T* qkv, int64_t b, int64_t h) {
-  const int64_t width = shape.heads * shape.head_width;
-  const T* q = qkv + b * shape.sequence * 3 * width + h * shape.head_width;
-  return {.q = q,
-          .k = q + width,
-          .v = q + 2 * width,
-          .stride = 3 * width,
-          .out_stride = width,
-          .width = shape.head_width,
-          .score_scale = T{1} / ScalarSqrt(static_cast<T>(shape.head_width))};
+// Where heads begin in the lines of a sequence: one of Q, and those of K and V that it shares.
+struct HeadOffsets {
+  int64_t q;
+  int64_t k;
+  int64_t v;
+};
+
+HeadOffsets OffsetsOf(AttentionShape shape, int64_t b, int64_t h) {
+  const int64_t line = b * shape.sequence * shape.line_width();
+  const int64_t key_head = shape.heads + h / shape.group();
+  return {.q = line + h * shape.head_width,
+          .k = line + key_head * shape.head_width,
+          .v = line + (key_head + shape.key_heads()) * shape.head_width};
 }
 
-// scores [rows, keys]; the keys after a row's own are computed and then ignored.
+int64_t OutOffset(AttentionShape shape, int64_t b, int64_t h) {
+  return b * shape.sequence * shape.out_width() + h * shape.head_width;
+}
+
+template <typename T>
+Head<T> HeadAt(AttentionShape shape, const T* qkv, HeadOffsets at) {
+  return {.q = qkv + at.q,
+          .k = qkv + at.k,
+          .v = qkv + at.v,
+          .stride = shape.line_width(),
+          .out_stride = shape.out_width(),
+          .width = shape.head_width,
+          .score_scale = shape.ScoreScale<T>()};
+}
+
+// scores [lines, keys]; the keys after a query's own are computed and then ignored.
 template <typename T>
 void Scores(const Head<T>& head, QueryBlock block, T* scores) {
-  Matmul({.m = block.rows, .n = block.keys(), .k = head.width}, head.score_scale,
-         {.data = head.q + block.first * head.stride, .stride = head.stride},
+  Matmul({.m = block.lines(), .n = block.keys(), .k = head.width}, head.score_scale,
+         {.data = head.q + block.first * head.stride,
+          .stride = block.is_of_heads() ? head.width : head.stride},
          {.data = head.k, .stride = head.stride, .transpose = Transpose::kYes},
          MatmulResult<T>{.data = scores, .stride = block.keys()});
 }
@@ -77,36 +99,48 @@ void ScaleRow(T factor, T* x, int64_t n) {
 }
 
 template <typename T>
-void ForwardBlock(const Head<T>& head, QueryBlock block, T* out,
+void ForwardBlock(AttentionShape shape, const Head<T>& head, QueryBlock block, T* out,
                   typename AttentionKernels<T>::Saved saved, T* scores) {
+  const int64_t saved_stride = block.is_of_heads() ? shape.sequence : 1;
+  const int64_t out_stride = block.is_of_heads() ? head.width : head.out_stride;
+  saved.row_max += block.first;
+  saved.row_scale += block.first;
+  out += block.first * head.out_stride;
   Scores(head, block, scores);
-  for (int64_t row = 0; row < block.rows; ++row) {
-    T* s = scores + row * block.keys();
-    const int64_t length = HideUpToPack(s, block.first + row + 1, block.keys());
+  for (int64_t line = 0; line < block.lines(); ++line) {
+    T* s = scores + line * block.keys();
+    const int64_t visible = block.first + 1 + (block.is_of_heads() ? 0 : line);
+    const int64_t length = HideUpToPack(s, visible, block.keys());
     const T max = RowMax(s, length);
     const T sum = ExpAndSum<true>(s, max, s, length);
     Clear(s + length, s + block.keys());
-    saved.row_max[block.first + row] = max;
-    saved.row_scale[block.first + row] = T{1} / sum;
+    saved.row_max[line * saved_stride] = max;
+    saved.row_scale[line * saved_stride] = T{1} / sum;
   }
-  T* block_out = out + block.first * head.out_stride;
-  Matmul({.m = block.rows, .n = head.width, .k = block.keys()}, T{1},
+  Matmul({.m = block.lines(), .n = head.width, .k = block.keys()}, T{1},
          {.data = scores, .stride = block.keys()}, {.data = head.v, .stride = head.stride},
-         MatmulResult<T>{.data = block_out, .stride = head.out_stride});
-  for (int64_t row = 0; row < block.rows; ++row) {
-    ScaleRow(saved.row_scale[block.first + row], block_out + row * head.out_stride, head.width);
+         MatmulResult<T>{.data = out, .stride = out_stride});
+  for (int64_t line = 0; line < block.lines(); ++line) {
+    ScaleRow(saved.row_scale[line * saved_stride], out + line * out_stride, head.width);
   }
 }
 
 template <typename T>
 void Forward(AttentionShape shape, const T* qkv, T* out, typename AttentionKernels<T>::Saved saved,
              T* scratch) {
+  // Heads of which scratch has the scores of one query.
+  const bool together = shape.group() > 1 && shape.group() <= kQueryBlock;
   for (int64_t b = 0; b < shape.batch; ++b) {
     for (int64_t h = 0; h < shape.heads; ++h) {
-      const Head<T> head = HeadAt(shape, qkv, b, h);
-      T* head_out = out + (b * shape.sequence * shape.heads + h) * shape.head_width;
+      const Head<T> head = HeadAt(shape, qkv, OffsetsOf(shape, b, h));
+      T* head_out = out + OutOffset(shape, b, h);
       for (int64_t first = shape.first_query; first < shape.sequence; first += kQueryBlock) {
-        ForwardBlock(head, BlockAt(first, shape.sequence), head_out, saved, scratch);
+        QueryBlock block = BlockAt(first, shape.sequence);
+        if (together && block.rows == 1) {
+          if (h % shape.group() != 0) continue;  // the first of the group has done it
+          block.heads = shape.group();
+        }
+        ForwardBlock(shape, head, block, head_out, saved, scratch);
       }
       saved.row_max += shape.sequence;
       saved.row_scale += shape.sequence;
@@ -122,7 +156,7 @@ T Dot(const T* a, const T* b, int64_t n) {
 }
 
 // scores -> P, dp -> dS of the first `length` keys.
-//   dS = P * (dP - rowsum(dO * O)) / sqrt(head_width)
+//   dS = P * (dP - rowsum(dO * O)), with respect to the scaled scores
 template <typename T>
 void SoftmaxBackwardRow(T max, T row_scale, T correction, T* scores, T* dp, int64_t length) {
   const auto shift = Pack<T>::Broadcast(max);
@@ -182,22 +216,23 @@ void BackwardBlock(const Head<T>& head, QueryBlock block, typename AttentionKern
 template <typename T>
 void Backward(AttentionShape shape, const T* qkv, typename AttentionKernels<T>::Saved saved,
               typename AttentionKernels<T>::Upstream upstream, T* dqkv, T* scratch) {
-  const int64_t width = shape.heads * shape.head_width;
   const int64_t last_block = (shape.sequence - 1) / kQueryBlock * kQueryBlock;
   for (int64_t b = 0; b < shape.batch; ++b) {
     for (int64_t h = 0; h < shape.heads; ++h) {
-      const Head<T> head = HeadAt(shape, qkv, b, h);
-      const int64_t out_offset = b * shape.sequence * width + h * shape.head_width;
-      T* dq = dqkv + b * shape.sequence * 3 * width + h * shape.head_width;
+      const HeadOffsets at = OffsetsOf(shape, b, h);
+      const Head<T> head = HeadAt(shape, qkv, at);
+      const int64_t out_offset = OutOffset(shape, b, h);
       const HeadGradients<T> to = {.out = upstream.out + out_offset,
                                    .dout = upstream.dout + out_offset,
-                                   .dq = dq,
-                                   .dk = dq + width,
-                                   .dv = dq + 2 * width};
-      // The last block sees every key, so it writes all of dk and dv and the others add to them.
+                                   .dq = dqkv + at.q,
+                                   .dk = dqkv + at.k,
+                                   .dv = dqkv + at.v};
+      const bool begins_group = h % shape.group() == 0;
+      // The last block sees every key, so the first head of a group writes all of dk and dv with it
+      // and what follows adds to them.
       for (int64_t first = last_block; first >= 0; first -= kQueryBlock) {
         BackwardBlock(head, BlockAt(first, shape.sequence), saved, to,
-                      first == last_block ? T{0} : T{1}, scratch);
+                      begins_group && first == last_block ? T{0} : T{1}, scratch);
       }
       saved.row_max += shape.sequence;
       saved.row_scale += shape.sequence;

@@ -181,7 +181,8 @@ struct AttentionUpstream {
   const T* dout;
 };
 // One kernel for dK and dV, one for dQ: seven products in place of five, and no atomic additions.
-// scratch [batch * heads * sequence].
+// A block adds up what the heads of its group say, in float, from the first to the last: nothing is
+// kept for each of them. scratch [batch * heads * sequence].
 template <typename T>
 LaunchError AttentionBackward(StreamHandle stream, AttentionShape shape, const T* qkv,
                               AttentionSaved saved, AttentionUpstream<T> upstream, T* dqkv,

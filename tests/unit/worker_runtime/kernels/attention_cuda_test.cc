@@ -32,7 +32,7 @@ class AttentionKernel : public KernelTest<T> {
 TYPED_TEST_SUITE(AttentionKernel, KernelTypes, KernelTypeNames);
 
 // Sequences that end within a tile, with it and behind it; heads that fill their tiles, that fill
-// some vectors of them, and that begin between two.
+// some vectors of them, and that begin between two; heads of Q that share those of K and V.
 const std::vector<AttentionShape> kShapes = {
     {.batch = 1, .sequence = 1, .heads = 1, .head_width = 8},
     {.batch = 2, .sequence = 5, .heads = 2, .head_width = 7},
@@ -40,6 +40,12 @@ const std::vector<AttentionShape> kShapes = {
     {.batch = 1, .sequence = 131, .heads = 2, .head_width = 24},
     {.batch = 1, .sequence = 70, .heads = 1, .head_width = 128},
     {.batch = 1, .sequence = 66, .heads = 1, .head_width = 75},
+    {.batch = 1, .sequence = 9, .heads = 4, .kv_heads = 4, .head_width = 64},
+    {.batch = 1, .sequence = 17, .heads = 4, .kv_heads = 2, .head_width = 80},
+    {.batch = 1, .sequence = 17, .heads = 6, .kv_heads = 1, .head_width = 96},
+    {.batch = 1, .sequence = 9, .heads = 8, .kv_heads = 2, .head_width = 128},
+    {.batch = 1, .sequence = 131, .heads = 2, .kv_heads = 1, .head_width = 5},
+    {.batch = 2, .sequence = 9, .heads = 4, .kv_heads = 2, .head_width = 7, .score_scale = 0.125},
 };
 
 // Shared memory of a block here, and of GPUs with less where a head has other kernels then.
@@ -52,11 +58,14 @@ std::vector<size_t> SharedMemories(int64_t head_width) {
   return all;
 }
 
+int64_t NumInputs(AttentionShape s) { return s.batch * s.sequence * s.line_width(); }
+int64_t NumOutputs(AttentionShape s) { return s.batch * s.sequence * s.out_width(); }
+
 struct Host {
   Host(AttentionShape shape, const std::vector<float>& qkv)
       : scratch(AttentionScratchElements(shape)),
-        out(qkv.size() / 3),
-        row_max(shape.batch * shape.heads * shape.sequence),
+        out(NumOutputs(shape)),
+        row_max(shape.query_rows()),
         row_scale(row_max.size()),
         dqkv(qkv.size()) {
     Attention<float>().forward(shape, qkv.data(), out.data(), saved(), scratch.data());
@@ -69,14 +78,13 @@ struct Host {
 // Both passes beside the host's.
 template <typename T>
 void ExpectTheHosts(AttentionShape shape, size_t shared_bytes_max, double tolerance) {
-  const int64_t n = shape.batch * shape.sequence * shape.heads * shape.head_width;
-  const int64_t rows = shape.batch * shape.heads * shape.sequence;
-  const auto qkv = KernelNumbers<T>(3 * n, "qkv");
-  const auto dout = KernelNumbers<T>(n, "dout");
+  const int64_t rows = shape.query_rows();
+  const auto qkv = KernelNumbers<T>(NumInputs(shape), "qkv");
+  const auto dout = KernelNumbers<T>(NumOutputs(shape), "dout");
   Host host(shape, Widened(qkv));
   const KernelArray<T> on_qkv(qkv), on_dout(dout);
-  const auto out = KernelArray<T>::Poisoned(n);
-  const auto dqkv = KernelArray<T>::Poisoned(3 * n);
+  const auto out = KernelArray<T>::Poisoned(NumOutputs(shape));
+  const auto dqkv = KernelArray<T>::Poisoned(NumInputs(shape));
   const auto row_max = KernelArray<float>::Poisoned(rows);
   const auto row_scale = KernelArray<float>::Poisoned(rows);
   const auto scratch = KernelArray<float>::Poisoned(rows);
@@ -101,30 +109,31 @@ void ExpectTheHosts(AttentionShape shape, size_t shared_bytes_max, double tolera
 TYPED_TEST(AttentionKernel, GivesTheHostsOutputAndGradients) {
   for (const AttentionShape shape : kShapes) {
     for (const size_t shared : SharedMemories<TypeParam>(shape.head_width)) {
-      SCOPED_TRACE(absl::StrCat("sequence ", shape.sequence, ", head ", shape.head_width, ", ",
-                                shared, " bytes of shared memory"));
+      SCOPED_TRACE(absl::StrCat("sequence ", shape.sequence, ", ", shape.heads, " heads of ",
+                                shape.head_width, ", of keys ", shape.key_heads(), ", ", shared,
+                                " bytes of shared memory"));
       ExpectTheHosts<TypeParam>(shape, shared, this->kTolerance);
     }
   }
 }
 
 TYPED_TEST(AttentionKernel, HasTheSameBitsInEverySchedule) {
-  const AttentionShape shape = {.batch = 1, .sequence = 67, .heads = 1, .head_width = 16};
-  const int64_t n = shape.sequence * shape.head_width;
-  const KernelArray<TypeParam> qkv(KernelNumbers<TypeParam>(3 * n, "qkv")),
-      dout(KernelNumbers<TypeParam>(n, "dout"));
+  const AttentionShape shape = {
+      .batch = 1, .sequence = 67, .heads = 2, .kv_heads = 1, .head_width = 16};
+  const KernelArray<TypeParam> qkv(KernelNumbers<TypeParam>(NumInputs(shape), "qkv")),
+      dout(KernelNumbers<TypeParam>(NumOutputs(shape), "dout"));
   std::vector<TypeParam> before_out, before_dqkv;
   ForEverySchedule([&] {
-    const auto out = KernelArray<TypeParam>::Poisoned(n);
-    const auto dqkv = KernelArray<TypeParam>::Poisoned(3 * n);
-    const auto saved = KernelArray<float>::Poisoned(3 * shape.sequence);
-    const cuda::AttentionSaved rows = {saved.data(), saved.data() + shape.sequence};
+    const auto out = KernelArray<TypeParam>::Poisoned(NumOutputs(shape));
+    const auto dqkv = KernelArray<TypeParam>::Poisoned(NumInputs(shape));
+    const auto saved = KernelArray<float>::Poisoned(3 * shape.query_rows());
+    const cuda::AttentionSaved rows = {saved.data(), saved.data() + shape.query_rows()};
     const size_t shared = testing::KernelSharedBytesMax();
     ASSERT_EQ(cuda::AttentionForward(nullptr, shape, qkv.data(), out.data(), rows, shared),
               nullptr);
     ASSERT_EQ(cuda::AttentionBackward<TypeParam>(nullptr, shape, qkv.data(), rows,
                                                  {out.data(), dout.data()}, dqkv.data(),
-                                                 saved.data() + 2 * shape.sequence, shared),
+                                                 saved.data() + 2 * shape.query_rows(), shared),
               nullptr);
     if (before_out.empty()) {
       before_out = out.Read();
@@ -135,23 +144,50 @@ TYPED_TEST(AttentionKernel, HasTheSameBitsInEverySchedule) {
   });
 }
 
+TYPED_TEST(AttentionKernel, HasTheSameBitsWhateverIsLeftOutOfItsShape) {
+  const AttentionShape brief = {.batch = 1, .sequence = 65, .heads = 2, .head_width = 16};
+  AttentionShape whole = brief;
+  whole.kv_heads = 2;
+  whole.score_scale = 0.25;
+  const KernelArray<TypeParam> qkv(KernelNumbers<TypeParam>(NumInputs(brief), "qkv")),
+      dout(KernelNumbers<TypeParam>(NumOutputs(brief), "dout"));
+  const auto gradients = [&](const AttentionShape& shape) {
+    const auto out = KernelArray<TypeParam>::Poisoned(NumOutputs(shape));
+    const auto dqkv = KernelArray<TypeParam>::Poisoned(NumInputs(shape));
+    const auto saved = KernelArray<float>::Poisoned(3 * shape.query_rows());
+    const cuda::AttentionSaved rows = {saved.data(), saved.data() + shape.query_rows()};
+    const size_t shared = testing::KernelSharedBytesMax();
+    EXPECT_EQ(cuda::AttentionForward(nullptr, shape, qkv.data(), out.data(), rows, shared),
+              nullptr);
+    EXPECT_EQ(cuda::AttentionBackward<TypeParam>(nullptr, shape, qkv.data(), rows,
+                                                 {out.data(), dout.data()}, dqkv.data(),
+                                                 saved.data() + 2 * shape.query_rows(), shared),
+              nullptr);
+    return dqkv.Read();
+  };
+  EXPECT_TRUE(SameBits(gradients(whole), gradients(brief)));
+}
+
 TYPED_TEST(AttentionKernel, LeavesOutTheQueriesBeforeTheFirst) {
-  for (const int64_t head_width : {16, 100}) {
-    const AttentionShape shape = {
-        .batch = 1, .sequence = 90, .heads = 2, .head_width = head_width, .first_query = 83};
-    const int64_t width = shape.heads * shape.head_width;
-    const auto qkv = KernelNumbers<TypeParam>(3 * shape.sequence * width, "qkv");
+  std::vector<AttentionShape> shapes = {
+      {.batch = 1, .sequence = 90, .heads = 2, .head_width = 16, .first_query = 83},
+      {.batch = 1, .sequence = 90, .heads = 2, .head_width = 100, .first_query = 83},
+      {.batch = 1, .sequence = 68, .heads = 4, .kv_heads = 2, .head_width = 64, .first_query = 67},
+      {.batch = 1, .sequence = 68, .heads = 6, .kv_heads = 1, .head_width = 7, .first_query = 1}};
+  for (AttentionShape& shape : shapes) {
+    shape.of_cache = true;
+    const auto qkv = KernelNumbers<TypeParam>(NumInputs(shape), "qkv");
     Host host(shape, Widened(qkv));
     const KernelArray<TypeParam> on_qkv(qkv);
-    const std::vector<TypeParam> sevens(shape.sequence * width, TypeParam{7});
+    const std::vector<TypeParam> sevens(NumOutputs(shape), TypeParam{7});
     const KernelArray<TypeParam> out(sevens);
-    const auto saved = KernelArray<float>::Poisoned(2 * shape.heads * shape.sequence);
+    const auto saved = KernelArray<float>::Poisoned(2 * shape.query_rows());
     ASSERT_EQ(cuda::AttentionForward(nullptr, shape, on_qkv.data(), out.data(),
-                                     {saved.data(), saved.data() + shape.heads * shape.sequence},
-                                     SharedMemories<TypeParam>(head_width).back()),
+                                     {saved.data(), saved.data() + shape.query_rows()},
+                                     SharedMemories<TypeParam>(shape.head_width).back()),
               nullptr);
     const auto got = out.Read();
-    const int64_t first = shape.first_query * width;
+    const int64_t first = shape.first_query * shape.out_width();
     EXPECT_EQ(std::vector(got.begin(), got.begin() + first),
               std::vector(sevens.begin(), sevens.begin() + first));
     const auto tail = [&](const auto& all) { return std::vector(all.begin() + first, all.end()); };

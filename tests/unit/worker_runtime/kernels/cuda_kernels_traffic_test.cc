@@ -178,6 +178,38 @@ TEST_F(KernelTraffic, OfTheUpdate) {
               4, 0.1);
 }
 
+// Heads of Q that share keys do not have each a gradient of them in between.
+TEST_F(KernelTraffic, OfAttentionIsItsArraysOnceForEachKernel) {
+  constexpr AttentionShape kGrouped = {
+      .batch = 1, .sequence = 128, .heads = 4, .kv_heads = 2, .head_width = 64};
+  constexpr int64_t kLine = 2 * kGrouped.line_width(), kOut = 2 * kGrouped.out_width();  // bytes
+  constexpr int64_t kFloats = sizeof(float) * kGrouped.heads;
+  const auto qkv = Ones<uint16_t>(kGrouped.sequence * kGrouped.line_width()),
+             dqkv = Ones<uint16_t>(kGrouped.sequence * kGrouped.line_width());
+  const auto out = Ones<uint16_t>(kGrouped.sequence * kGrouped.out_width()),
+             dout = Ones<uint16_t>(kGrouped.sequence * kGrouped.out_width());
+  const auto row_max = Ones<float>(kGrouped.query_rows()),
+             row_scale = Ones<float>(kGrouped.query_rows()),
+             scratch = Ones<float>(kGrouped.query_rows());
+  const cuda::AttentionSaved saved = {row_max.data(), row_scale.data()};
+  EXPECT_EQ(BytesPerNumber(kGrouped.sequence,
+                           [&] {
+                             return cuda::AttentionForward<uint16_t>(
+                                 nullptr, kGrouped, qkv.data(), out.data(), saved,
+                                 testing::KernelSharedBytesMax());
+                           }),
+            kLine + kOut + 2 * kFloats);
+  constexpr int64_t kCorrections = 2 * kOut + kFloats;
+  constexpr int64_t kRead = kLine + kOut + 3 * kFloats;  // by either kernel of gradients
+  EXPECT_EQ(BytesPerNumber(kGrouped.sequence,
+                           [&] {
+                             return cuda::AttentionBackward<uint16_t>(
+                                 nullptr, kGrouped, qkv.data(), saved, {out.data(), dout.data()},
+                                 dqkv.data(), scratch.data(), testing::KernelSharedBytesMax());
+                           }),
+            kCorrections + 2 * kRead + kLine);
+}
+
 TEST_F(KernelTraffic, OfWhatStandsAroundProducts) {
   const auto x = Ones<uint16_t>(kNumbers), y = Ones<uint16_t>(kNumbers),
              dx = Ones<uint16_t>(kNumbers);

@@ -19,7 +19,7 @@
 // CUDA's words for where a function runs, which g++ does not know.
 #define __global__
 #define __device__
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 inline constexpr const muster::testing::KernelIndex& threadIdx =
     muster::testing::BlockEmulator::thread_index;
