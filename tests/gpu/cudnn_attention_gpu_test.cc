@@ -23,6 +23,14 @@ constexpr kernels::AttentionShape kWide = {
     .batch = 1, .sequence = 383, .heads = 2, .head_width = 128};
 constexpr kernels::AttentionShape kShort = {
     .batch = 2, .sequence = 2, .heads = 2, .head_width = 96};
+constexpr kernels::AttentionShape kGrouped = {
+    .batch = 2, .sequence = 257, .heads = 8, .kv_heads = 2, .head_width = 128};
+constexpr kernels::AttentionShape kOneOfKeys = {.batch = 1,
+                                                .sequence = 129,
+                                                .heads = 6,
+                                                .kv_heads = 1,
+                                                .head_width = 80,
+                                                .score_scale = 0.0625};
 
 INSTANTIATE_TEST_SUITE_P(Gpu, AttentionContract,
                          ::testing::Values(AttentionCase{kUsual, DType::kBf16, false},
@@ -32,7 +40,11 @@ INSTANTIATE_TEST_SUITE_P(Gpu, AttentionContract,
                                            AttentionCase{kOdd, DType::kF16, true},
                                            AttentionCase{kWide, DType::kBf16, false},
                                            AttentionCase{kWide, DType::kBf16, true},
-                                           AttentionCase{kShort, DType::kF16, false}));
+                                           AttentionCase{kShort, DType::kF16, false},
+                                           AttentionCase{kGrouped, DType::kBf16, false},
+                                           AttentionCase{kGrouped, DType::kF16, true},
+                                           AttentionCase{kOneOfKeys, DType::kBf16, false},
+                                           AttentionCase{kOneOfKeys, DType::kBf16, true}));
 
 }  // namespace
 }  // namespace muster::testing

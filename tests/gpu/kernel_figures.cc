@@ -247,24 +247,64 @@ void LlamaRows(Figures& figures) {
   });
 }
 
-// Causal: half of the products of sequence x sequence x width, 2 forward and 5 backward.
-void AttentionOf(Figures& figures) {
-  const AttentionShape shape = {.batch = 16, .sequence = 1024, .heads = 12, .head_width = 64};
-  const int64_t n = shape.batch * shape.sequence * shape.heads * shape.head_width;
-  const int64_t rows = shape.batch * shape.heads * shape.sequence;
-  const Array<uint16_t> qkv(3 * n), dqkv(3 * n), out(n), dout(n);
+constexpr AttentionShape kAttentions[] = {
+    {.batch = 16, .sequence = 1024, .heads = 12, .head_width = 64},
+    {.batch = 16, .sequence = 1024, .heads = 12, .kv_heads = 4, .head_width = 64}};
+
+// What the rows of a shape are named by: the same products, of fewer keys.
+std::string Keys(const AttentionShape& shape) {
+  return shape.group() == 1 ? "" : " with keys of " + std::to_string(shape.key_heads()) + " heads";
+}
+
+// Numbers of a shape's arrays, and operations of a product: causal, half of sequence x sequence x
+// width. There are 2 forward and 5 backward.
+struct AttentionSizes {
+  explicit AttentionSizes(const AttentionShape& shape)
+      : qkv(shape.batch * shape.sequence * shape.line_width()),
+        out(shape.batch * shape.sequence * shape.out_width()),
+        product(static_cast<double>(out) * static_cast<double>(shape.sequence)) {}
+  int64_t qkv, out;
+  double product;
+};
+
+void AttentionOf(Figures& figures, const AttentionShape& shape) {
+  const AttentionSizes sizes(shape);
+  const int64_t rows = shape.query_rows();
+  const Array<uint16_t> qkv(sizes.qkv), dqkv(sizes.qkv), out(sizes.out), dout(sizes.out);
   const Array<float> row_max(rows), row_scale(rows), scratch(rows);
-  const double product = static_cast<double>(n) * static_cast<double>(shape.sequence);
-  figures.Products("our attention, sequence 1024", 2 * product, [&] {
+  figures.Products("our attention, sequence 1024" + Keys(shape), 2 * sizes.product, [&] {
     return cuda::AttentionForward<uint16_t>(nullptr, shape, qkv, out, {row_max, row_scale},
                                             cuda::kSharedBytesOfAll);
   });
-  figures.Products(
-      "our attention's gradient (counted as 5 products; it makes 7)", 5 * product, [&] {
-        return cuda::AttentionBackward<uint16_t>(nullptr, shape, qkv, {row_max, row_scale},
-                                                 {out, dout}, dqkv, scratch,
-                                                 cuda::kSharedBytesOfAll);
-      });
+  figures.Products("our attention's gradient (counted as 5 products; it makes 7)" + Keys(shape),
+                   5 * sizes.product, [&] {
+                     return cuda::AttentionBackward<uint16_t>(
+                         nullptr, shape, qkv, {row_max, row_scale}, {out, dout}, dqkv, scratch,
+                         cuda::kSharedBytesOfAll);
+                   });
+}
+
+void AttentionBy(Figures& figures, AttentionLibrary& library, const LibraryAttention& attention) {
+  const auto check = [](const absl::Status& status) -> LaunchError {
+    if (!status.ok()) Fail(std::string(status.message()));
+    return nullptr;
+  };
+  check(library.Prepare(attention));
+  const AttentionSizes sizes(attention.shape);
+  const Array<uint16_t> qkv(sizes.qkv), dqkv(sizes.qkv), out(sizes.out), dout(sizes.out);
+  const Array<float> log_sums(attention.shape.query_rows());
+  const kernels::AttentionWorkspace bytes = library.WorkspaceOf(attention);
+  const Array<char> workspace(std::max(bytes.forward, bytes.backward));
+  const std::string by = (attention.same_bits ? "with the same bits by " : "by ") + library.name() +
+                         Keys(attention.shape);
+  if (!attention.same_bits) {
+    figures.Products("attention " + by, 2 * sizes.product, [&] {
+      return check(library.Forward(nullptr, attention, {qkv, out, log_sums, workspace}));
+    });
+  }
+  figures.Products("attention's gradient " + by, 5 * sizes.product, [&] {
+    return check(library.Backward(nullptr, attention, {qkv, out, dout, log_sums, dqkv, workspace}));
+  });
 }
 
 // The same by cuDNN, where it is there: with quick gradients, and with those that have the same
@@ -278,31 +318,10 @@ void AttentionByCudnn(Figures& figures) {
                 std::string(library.status().message()).c_str());
     return;
   }
-  const auto check = [](const absl::Status& status) -> LaunchError {
-    if (!status.ok()) Fail(std::string(status.message()));
-    return nullptr;
-  };
-  for (const bool same_bits : {false, true}) {
-    const LibraryAttention attention = {
-        {.batch = 16, .sequence = 1024, .heads = 12, .head_width = 64}, DType::kBf16, same_bits};
-    const AttentionShape& shape = attention.shape;
-    check((*library)->Prepare(attention));
-    const int64_t n = shape.batch * shape.sequence * shape.heads * shape.head_width;
-    const Array<uint16_t> qkv(3 * n), dqkv(3 * n), out(n), dout(n);
-    const Array<float> log_sums(shape.batch * shape.heads * shape.sequence);
-    const kernels::AttentionWorkspace bytes = (*library)->WorkspaceOf(attention);
-    const Array<char> workspace(std::max(bytes.forward, bytes.backward));
-    const double product = static_cast<double>(n) * static_cast<double>(shape.sequence);
-    const std::string by = (same_bits ? "with the same bits by " : "by ") + (*library)->name();
-    if (!same_bits) {
-      figures.Products("attention " + by, 2 * product, [&] {
-        return check((*library)->Forward(nullptr, attention, {qkv, out, log_sums, workspace}));
-      });
+  for (const AttentionShape& shape : kAttentions) {
+    for (const bool same_bits : {false, true}) {
+      AttentionBy(figures, **library, {shape, DType::kBf16, same_bits});
     }
-    figures.Products("attention's gradient " + by, 5 * product, [&] {
-      return check(
-          (*library)->Backward(nullptr, attention, {qkv, out, dout, log_sums, dqkv, workspace}));
-    });
   }
 }
 
@@ -434,7 +453,7 @@ int Run(const char* argument) {
   Update(figures, "1.5B", 1'557'611'200);
   Rows(figures);
   LlamaRows(figures);
-  AttentionOf(figures);
+  for (const AttentionShape& shape : kAttentions) AttentionOf(figures, shape);
   AttentionByCudnn(figures);
   VocabularyOf(figures);
   ProductsOf(figures);

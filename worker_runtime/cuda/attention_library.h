@@ -3,12 +3,14 @@
 // of it.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "muster/dtype.h"
 #include "worker_runtime/cuda/cuda_api.h"
 #include "worker_runtime/kernels/attention.h"
@@ -21,6 +23,7 @@ struct LibraryAttention {
   kernels::AttentionShape shape;  // of all queries
   DType type = DType::kBf16;      // or f16
   bool same_bits = false;         // gradients have the same bits in every run
+  friend auto operator<=>(const LibraryAttention&, const LibraryAttention&) = default;
 };
 
 // Arrays in memory of the device; they are laid out as kernels/attention.h has them.
@@ -42,6 +45,33 @@ struct AttentionBackwardArrays {
 
 // What plans of memory count with.
 kernels::AttentionWorkspace PlannedWorkspace(const LibraryAttention& attention);
+
+// What cuDNN has not, whatever its engines say: head sizes in bytes must be multiples of 16, and a
+// row of one number has no gradient there. Source: cudnn-frontend 1.32
+//
+// Errors: kUnimplemented.
+inline absl::Status CheckCudnnHas(const LibraryAttention& attention) {
+  constexpr int64_t kHeadWidthMultiple = 8, kShortestSequence = 2;
+  const kernels::AttentionShape& shape = attention.shape;
+  if (attention.type != DType::kBf16 && attention.type != DType::kF16) {
+    return absl::UnimplementedError(absl::StrCat(
+        "cuDNN computes attention in bf16 and f16, not in ", ToString(attention.type)));
+  }
+  if (shape.head_width % kHeadWidthMultiple != 0) {
+    return absl::UnimplementedError(absl::StrCat("cuDNN's attention is of heads whose size is a ",
+                                                 "multiple of ", kHeadWidthMultiple, ", not ",
+                                                 shape.head_width));
+  }
+  if (shape.heads % shape.key_heads() != 0) {
+    return absl::UnimplementedError(absl::StrCat("cuDNN's attention is of heads in equal groups, ",
+                                                 "and ", shape.heads, " heads share the keys of ",
+                                                 shape.key_heads()));
+  }
+  if (shape.sequence < kShortestSequence || shape.first_query != 0 || shape.of_cache) {
+    return absl::UnimplementedError("cuDNN's attention is of whole sequences of 2 tokens at least");
+  }
+  return absl::OkStatus();
+}
 
 // Threads: safe, on one stream at a time.
 class AttentionLibrary {

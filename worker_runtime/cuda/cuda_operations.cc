@@ -378,7 +378,7 @@ struct CudaKernels : BytesOfCuda {
     const Attends who = WhoAttends(queue, attention);
     if (who == Attends::kNobody) return;
     if (who == Attends::kLibrary) return LibraryAttentionBackward(queue, attention, in, dqkv);
-    const Tensor scratch = Scratch(queue, DType::kF32, shape.batch * shape.heads * shape.sequence);
+    const Tensor scratch = Scratch(queue, DType::kF32, shape.query_rows());
     Keep(queue,
          cuda::AttentionBackward<T>(StreamOf(queue), shape, At<T>(in.qkv), AttentionSaved(in.saved),
                                     {.out = At<T>(in.out), .dout = At<T>(in.dout)}, At<T>(dqkv),

@@ -1,11 +1,9 @@
 // Attention by cuDNN: a plan for each shape and pass, kept from the first call on.
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,18 +22,18 @@ namespace {
 using cudnn::Binding;
 using cudnn::Pass;
 
-using GraphKey = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, DType, bool>;
-GraphKey KeyOf(const LibraryAttention& a) {
-  return {a.shape.batch,       a.shape.sequence, a.shape.heads, a.shape.head_width,
-          a.shape.first_query, a.type,           a.same_bits};
-}
-
-// Part 0, 1 or 2 of rows that hold Q, K and V side by side.
-void* PartOf(const void* packed, const kernels::AttentionShape& shape, int64_t part) {
-  constexpr int64_t kElementBytes = 2;
-  const int64_t bytes = part * shape.heads * shape.head_width * kElementBytes;
-  return const_cast<char*>(static_cast<const char*>(packed)) + bytes;
-}
+// Where Q, K and V begin in rows that hold them side by side.
+struct Parts {
+  Parts(const void* packed, const kernels::AttentionShape& shape) : q(const_cast<void*>(packed)) {
+    constexpr int64_t kElementBytes = 2;
+    const auto at = [&](int64_t heads) {
+      return static_cast<char*>(q) + heads * shape.head_width * kElementBytes;
+    };
+    k = at(shape.heads);
+    v = at(shape.heads + shape.key_heads());
+  }
+  void *q, *k, *v;
+};
 
 class CudnnAttention final : public AttentionLibrary {
  public:
@@ -55,8 +53,7 @@ class CudnnAttention final : public AttentionLibrary {
 
   absl::Status Prepare(const LibraryAttention& attention) override {
     base::MutexLock lock(mu_);
-    const GraphKey key = KeyOf(attention);
-    const auto found = plans_.find(key);
+    const auto found = plans_.find(attention);
     if (found != plans_.end()) return found->second.status();
     absl::StatusOr<Plans> made = MakePlans(attention);
     if (!made.ok()) {
@@ -64,17 +61,17 @@ class CudnnAttention final : public AttentionLibrary {
       made = absl::Status(
           made.status().code(),
           absl::StrCat(made.status().message(), " (attention of ", s.heads, " heads of ",
-                       s.head_width, " over ", s.batch, " sequences of ", s.sequence, " in ",
-                       ToString(attention.type),
+                       s.head_width, ", keys of ", s.key_heads(), ", over ", s.batch,
+                       " sequences of ", s.sequence, " in ", ToString(attention.type),
                        attention.same_bits ? ", with the same bits in every run)" : ")"));
     }
-    return plans_.emplace(key, std::move(made)).first->second.status();
+    return plans_.emplace(attention, std::move(made)).first->second.status();
   }
 
   kernels::AttentionWorkspace WorkspaceOf(const LibraryAttention& attention) override {
     kernels::AttentionWorkspace bytes = PlannedWorkspace(attention);
     base::MutexLock lock(mu_);
-    const auto found = plans_.find(KeyOf(attention));
+    const auto found = plans_.find(attention);
     if (found == plans_.end() || !found->second.ok()) return bytes;
     const auto own = kernels::LibraryBackward(attention.shape, attention.same_bits);
     const auto more = [](const Planned& planned, int64_t of_library) {
@@ -87,11 +84,11 @@ class CudnnAttention final : public AttentionLibrary {
 
   absl::Status Forward(CudaStream stream, const LibraryAttention& attention,
                        const AttentionForwardArrays& arrays) override {
-    const kernels::AttentionShape& shape = attention.shape;
-    float scale = ScaleOf(attention), masked = kMaskedScore;
-    const std::vector<Binding> bindings = {{cudnn::kQ, PartOf(arrays.qkv, shape, 0)},
-                                           {cudnn::kK, PartOf(arrays.qkv, shape, 1)},
-                                           {cudnn::kV, PartOf(arrays.qkv, shape, 2)},
+    const Parts qkv(arrays.qkv, attention.shape);
+    float scale = attention.shape.ScoreScale<float>(), masked = kMaskedScore;
+    const std::vector<Binding> bindings = {{cudnn::kQ, qkv.q},
+                                           {cudnn::kK, qkv.k},
+                                           {cudnn::kV, qkv.v},
                                            {cudnn::kOut, arrays.out},
                                            {cudnn::kLogSums, arrays.log_sums},
                                            {cudnn::kScale, &scale},
@@ -104,16 +101,17 @@ class CudnnAttention final : public AttentionLibrary {
     const kernels::AttentionShape& shape = attention.shape;
     const auto memory = kernels::LibraryBackward(shape, attention.same_bits);
     char* const begin = static_cast<char*>(arrays.workspace);
-    float scale = ScaleOf(attention), masked = kMaskedScore, one = 1;
-    std::vector<Binding> bindings = {{cudnn::kQ, PartOf(arrays.qkv, shape, 0)},
-                                     {cudnn::kK, PartOf(arrays.qkv, shape, 1)},
-                                     {cudnn::kV, PartOf(arrays.qkv, shape, 2)},
+    const Parts qkv(arrays.qkv, shape), dqkv(arrays.dqkv, shape);
+    float scale = shape.ScoreScale<float>(), masked = kMaskedScore, one = 1;
+    std::vector<Binding> bindings = {{cudnn::kQ, qkv.q},
+                                     {cudnn::kK, qkv.k},
+                                     {cudnn::kV, qkv.v},
                                      {cudnn::kOut, const_cast<void*>(arrays.out)},
                                      {cudnn::kDOut, const_cast<void*>(arrays.dout)},
                                      {cudnn::kLogSums, const_cast<float*>(arrays.log_sums)},
-                                     {cudnn::kDQ, PartOf(arrays.dqkv, shape, 0)},
-                                     {cudnn::kDK, PartOf(arrays.dqkv, shape, 1)},
-                                     {cudnn::kDV, PartOf(arrays.dqkv, shape, 2)},
+                                     {cudnn::kDQ, dqkv.q},
+                                     {cudnn::kDK, dqkv.k},
+                                     {cudnn::kDV, dqkv.v},
                                      {cudnn::kRowSums, begin},
                                      {cudnn::kScale, &scale},
                                      {cudnn::kMasked, &masked},
@@ -133,10 +131,6 @@ class CudnnAttention final : public AttentionLibrary {
   struct Plans {
     Planned forward, backward;
   };
-
-  static float ScaleOf(const LibraryAttention& attention) {
-    return 1 / std::sqrt(static_cast<float>(attention.shape.head_width));
-  }
 
   absl::StatusOr<Planned> MakePlan(Pass pass, const LibraryAttention& attention) {
     cudnn::EngineNeeds needs = cudnn::NeedsOf(pass, attention);
@@ -170,7 +164,7 @@ class CudnnAttention final : public AttentionLibrary {
   absl::Status Run(CudaStream stream, Pass pass, const LibraryAttention& attention,
                    const std::vector<Binding>& bindings, void* workspace) {
     base::MutexLock lock(mu_);
-    const auto found = plans_.find(KeyOf(attention));
+    const auto found = plans_.find(attention);
     if (found == plans_.end() || !found->second.ok()) {
       return absl::InternalError("cuDNN: attention of a shape that was not prepared");
     }
@@ -188,7 +182,7 @@ class CudnnAttention final : public AttentionLibrary {
   cudnnHandle_t handle_ = nullptr;  // constant after Begin
   base::Mutex mu_;
   // The plans of shapes, or why a shape cannot be.
-  std::map<GraphKey, absl::StatusOr<Plans>> plans_ ABSL_GUARDED_BY(mu_);
+  std::map<LibraryAttention, absl::StatusOr<Plans>> plans_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace

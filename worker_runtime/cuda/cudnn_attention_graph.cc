@@ -1,6 +1,5 @@
 #include "worker_runtime/cuda/cudnn_attention_graph.h"
 
-#include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/kernels/library_attention.h"
 
@@ -8,11 +7,6 @@ namespace muster::cudnn {
 namespace {
 
 constexpr int64_t kRowAxis = 2, kColumnAxis = 3;
-
-// Head sizes in bytes must be multiples of 16, and a row of one number has no gradient there.
-// Source: cudnn-frontend 1.32
-constexpr int64_t kHeadWidthMultiple = 8;
-constexpr int64_t kShortestSequence = 2;
 
 // The arrays and steps that the two passes share.
 class Builder {
@@ -26,9 +20,14 @@ class Builder {
   Value Heads(const char* name, int64_t uid, int64_t row) {
     return graph.Array({name, uid, type_, heads(), strides(row)});
   }
+  // The same of K and V, and of their gradients.
+  Value KeyHeads(const char* name, int64_t uid) {
+    return graph.Array({name, uid, type_, key_heads(), strides(packed_row())});
+  }
   // The same with rows as columns.
-  Value HeadsAcross(const char* name, int64_t uid, int64_t row) {
-    return graph.Array({name, uid, type_, Transposed(heads()), Transposed(strides(row))});
+  Value KeyHeadsAcross(const char* name, int64_t uid) {
+    return graph.Array(
+        {name, uid, type_, Transposed(key_heads()), Transposed(strides(packed_row()))});
   }
   // A float for each row.
   Value Rows(const char* name, int64_t uid) {
@@ -72,8 +71,17 @@ class Builder {
                       .condition = seen});
   }
 
-  int64_t packed_row() const { return 3 * out_row(); }
-  int64_t out_row() const { return shape_.heads * shape_.head_width; }
+  // The product of `x` and `b` for each head of Q, added up over those that share a head of K.
+  void MultiplyToKeyHeads(const char* name, Value x, Value b, Value to) {
+    if (shape_.group() == 1) {
+      graph.Multiply(name, x, b, to);
+    } else {
+      graph.Reduce("sum of a group", CUDNN_REDUCE_TENSOR_ADD, graph.Product(name, x, b, type_), to);
+    }
+  }
+
+  int64_t packed_row() const { return shape_.line_width(); }
+  int64_t out_row() const { return shape_.out_width(); }
   cudnnDataType_t type() const { return type_; }
 
   GraphBuilder graph;
@@ -81,6 +89,9 @@ class Builder {
  private:
   Dimensions heads() const {
     return {shape_.batch, shape_.heads, shape_.sequence, shape_.head_width};
+  }
+  Dimensions key_heads() const {
+    return {shape_.batch, shape_.key_heads(), shape_.sequence, shape_.head_width};
   }
   Dimensions strides(int64_t row) const {
     return {shape_.sequence * row, shape_.head_width, row, 1};
@@ -93,8 +104,8 @@ class Builder {
 // The engines know the softmax by its steps.
 void Forward(Builder& b) {
   const Value q = b.Heads("Q", kQ, b.packed_row());
-  const Value k = b.HeadsAcross("K", kK, b.packed_row());
-  const Value v = b.Heads("V", kV, b.packed_row());
+  const Value k = b.KeyHeadsAcross("K", kK);
+  const Value v = b.KeyHeads("V", kV);
   const Value out = b.Heads("O", kOut, b.out_row());
   const Value log_sums = b.Rows("L", kLogSums);
   const Value scale = b.graph.Scalar("scale", kScale);
@@ -118,15 +129,15 @@ void Forward(Builder& b) {
 
 void Backward(Builder& b, bool same_bits) {
   const Value q = b.Heads("Q", kQ, b.packed_row());
-  const Value k = b.HeadsAcross("K", kK, b.packed_row());
-  const Value v = b.HeadsAcross("V", kV, b.packed_row());
+  const Value k = b.KeyHeadsAcross("K", kK);
+  const Value v = b.KeyHeadsAcross("V", kV);
   const Value out = b.Heads("O", kOut, b.out_row());
   const Value dout = b.Heads("dO", kDOut, b.out_row());
   const Value log_sums = b.Rows("L", kLogSums);
   const Value row_sums = b.Rows("D", kRowSums);
   const Value dq = b.Heads("dQ", kDQ, b.packed_row());
-  const Value dk = b.Heads("dK", kDK, b.packed_row());
-  const Value dv = b.Heads("dV", kDV, b.packed_row());
+  const Value dk = b.KeyHeads("dK", kDK);
+  const Value dv = b.KeyHeads("dV", kDV);
   const Value scale = b.graph.Scalar("scale", kScale);
   const Value one = b.graph.Scalar("one", kOne);  // in dropout's place: the engines look for it
 
@@ -138,13 +149,13 @@ void Backward(Builder& b, bool same_bits) {
   const Value scores = b.Binary("S", CUDNN_POINTWISE_MUL, products, scale);
   const Value below = b.Causal(b.Binary("S - L", CUDNN_POINTWISE_SUB, scores, log_sums));
   const Value p = b.Unary("P", CUDNN_POINTWISE_EXP, below);
-  b.graph.Multiply("P^T dO", b.graph.Transpose("P^T", p, b.type()), dout, dv);
+  b.MultiplyToKeyHeads("P^T dO", b.graph.Transpose("P^T", p, b.type()), dout, dv);
 
   const Value dp = b.graph.Multiply("dO V", dout, v);
   const Value away = b.Binary("dO V - D", CUDNN_POINTWISE_SUB, dp, row_sums);
   const Value unscaled = b.Binary("P * (dO V - D)", CUDNN_POINTWISE_MUL, away, p);
   const Value ds = b.Binary("dS", CUDNN_POINTWISE_MUL, unscaled, scale);
-  b.graph.Multiply("dS^T Q", b.graph.Transpose("dS^T", ds, b.type()), q, dk);
+  b.MultiplyToKeyHeads("dS^T Q", b.graph.Transpose("dS^T", ds, b.type()), q, dk);
 
   const Value keys = b.graph.Transpose("K as rows", k, b.type());
   if (same_bits) {
@@ -156,29 +167,12 @@ void Backward(Builder& b, bool same_bits) {
   b.graph.Add({.name = "dQ", .mode = CUDNN_POINTWISE_IDENTITY, .x = query_sums, .to = dq});
 }
 
-absl::Status CheckHas(const LibraryAttention& attention) {
-  const kernels::AttentionShape& shape = attention.shape;
-  if (attention.type != DType::kBf16 && attention.type != DType::kF16) {
-    return absl::UnimplementedError(absl::StrCat(
-        "cuDNN computes attention in bf16 and f16, not in ", ToString(attention.type)));
-  }
-  if (shape.head_width % kHeadWidthMultiple != 0) {
-    return absl::UnimplementedError(absl::StrCat("cuDNN's attention is of heads whose size is a ",
-                                                 "multiple of ", kHeadWidthMultiple, ", not ",
-                                                 shape.head_width));
-  }
-  if (shape.sequence < kShortestSequence || shape.first_query != 0) {
-    return absl::UnimplementedError("cuDNN's attention is of whole sequences of 2 tokens at least");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<OperationGraph> AttentionGraph(const Library& library, Pass pass,
                                               const LibraryAttention& attention,
                                               cudnnHandle_t handle) {
-  MUSTER_RETURN_IF_ERROR(CheckHas(attention));
+  MUSTER_RETURN_IF_ERROR(CheckCudnnHas(attention));
   Builder builder(library, attention);
   if (pass == Pass::kForward) {
     Forward(builder);

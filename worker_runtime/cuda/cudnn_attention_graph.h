@@ -1,9 +1,12 @@
 // Causal self-attention as graphs of cuDNN.
 //
-// Forward:  S = Q K^T / sqrt(head_width), masked to keys at or before the query; P = softmax(S) by
-//           row, O = P V; L = log(sum(exp(S))) by row, which is kept.
-// Backward: P = exp(S - L), D = the sums of dO * O by row; dV = P^T dO, dS = P * (dO V^T - D) /
-//           sqrt(head_width), dQ = dS K, dK = dS^T Q.
+// Forward:  S = scale * Q K^T, masked to keys at or before the query; P = softmax(S) by row,
+//           O = P V; L = log(sum(exp(S))) by row, which is kept.
+// Backward: P = exp(S - L), D = the sums of dO * O by row; dV = P^T dO, dS = scale * P * (dO V^T -
+//           D), dQ = dS K, dK = dS^T Q.
+//
+// Where heads of Q share those of K and V, products repeat the latter, and dK and dV are sums over
+// each group of what its heads say, which the engine keeps in between, in 16 bits.
 //
 // Q, K and V lie in rows of one array, as do their gradients (kernels/attention.h): strides say so,
 // and nothing is copied. S, P and dS are never in memory, but for dS in gradients with the same

@@ -123,12 +123,14 @@ Value GraphBuilder::Add(const Pointwise& p) {
   return to;
 }
 
+Value GraphBuilder::Product(const char* name, Value x, Value b, cudnnDataType_t type) {
+  Dimensions dimensions = shapes_[x.index].dimensions;
+  dimensions[3] = shapes_[b.index].dimensions[3];
+  return Multiply(name, x, b, Intermediate(name, type, {dimensions, Dense(dimensions)}));
+}
+
 Value GraphBuilder::Multiply(const char* name, Value x, Value b, Value to) {
-  if (to.is_none()) {
-    Dimensions dimensions = shapes_[x.index].dimensions;
-    dimensions[3] = shapes_[b.index].dimensions[3];
-    to = Intermediate(name, CUDNN_DATA_FLOAT, {dimensions, Dense(dimensions)});
-  }
+  if (to.is_none()) return Product(name, x, b, CUDNN_DATA_FLOAT);
   const Descriptor* const product = Keep(
       Begin(CUDNN_BACKEND_MATMUL_DESCRIPTOR, name).Set(kProductType, CUDNN_DATA_FLOAT).Finish());
   if (product == nullptr || !status_.ok()) return to;
@@ -141,10 +143,12 @@ Value GraphBuilder::Multiply(const char* name, Value x, Value b, Value to) {
   return to;
 }
 
-Value GraphBuilder::Reduce(const char* name, cudnnReduceTensorOp_t op, Value x) {
-  Dimensions dimensions = shapes_[x.index].dimensions;
-  dimensions[3] = 1;
-  const Value to = Intermediate(name, CUDNN_DATA_FLOAT, {dimensions, Dense(dimensions)});
+Value GraphBuilder::Reduce(const char* name, cudnnReduceTensorOp_t op, Value x, Value to) {
+  if (to.is_none()) {
+    Dimensions dimensions = shapes_[x.index].dimensions;
+    dimensions[3] = 1;
+    to = Intermediate(name, CUDNN_DATA_FLOAT, {dimensions, Dense(dimensions)});
+  }
   const Descriptor* const reduction = Keep(Begin(CUDNN_BACKEND_REDUCTION_DESCRIPTOR, name)
                                                .Set(kReductionOperator, op)
                                                .Set(kReductionType, CUDNN_DATA_FLOAT)

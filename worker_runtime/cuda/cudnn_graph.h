@@ -74,10 +74,12 @@ class GraphBuilder {
   // Results that are not given a place are never in memory, dense, and of the operand's dimensions
   // but as said.
   Value Add(const Pointwise& pointwise);
-  // x b, [.., m, k] and [.., k, n].
+  // x b, [.., m, k] and [.., k, n]; b may have fewer heads, which are repeated.
   Value Multiply(const char* name, Value x, Value b, Value to = {});
-  // Over the last dimension.
-  Value Reduce(const char* name, cudnnReduceTensorOp_t op, Value x);
+  // The same in `type`, never in memory.
+  Value Product(const char* name, Value x, Value b, cudnnDataType_t type);
+  // Over the last dimension, or to the dimensions of `to`.
+  Value Reduce(const char* name, cudnnReduceTensorOp_t op, Value x, Value to = {});
   // The same elements with the last two dimensions exchanged, as `type`.
   Value Transpose(const char* name, Value x, cudnnDataType_t type);
 

@@ -40,8 +40,7 @@ void CountProduct(Queue& queue, Product product, const Tensor&, const Tensor&, c
 void CountAttention(Queue& queue, kernels::AttentionShape shape, const Tensor&, const Tensor&,
                     const Tensor&, const Tensor&) {
   queue.Count();
-  const auto scores = static_cast<double>(shape.batch * shape.heads * shape.sequence) *
-                      static_cast<double>(shape.sequence);
+  const auto scores = static_cast<double>(shape.query_rows()) * static_cast<double>(shape.sequence);
   queue.CountFlops(4 * scores * static_cast<double>(shape.head_width));
 }
 
@@ -116,12 +115,9 @@ struct GpuKernels {
     if (!to.dgamma.empty()) Take(queue, DType::kF32, kernels::cuda::NormScratch(in.shape));
     queue.Count();
   }
-  static int64_t OwnBackward(kernels::AttentionShape shape) {
-    return shape.batch * shape.heads * shape.sequence;
-  }
   static void AttentionBackward(Queue& queue, kernels::AttentionShape shape,
                                 Operations::AttentionGradient, const Tensor&, const Tensor&) {
-    Take(queue, DType::kF32, OwnBackward(shape));
+    Take(queue, DType::kF32, shape.query_rows());
     queue.Count();
   }
   static kernels::AttentionWorkspace LibraryBytes(const Queue& queue,
@@ -140,7 +136,7 @@ struct GpuKernels {
                                        Operations::AttentionGradient in, const Tensor&,
                                        const Tensor&) {
     const int64_t bytes = LibraryBytes(queue, shape, in.qkv.dtype()).backward;
-    Take(queue, DType::kF32, std::max((bytes + kFloat - 1) / kFloat, OwnBackward(shape)));
+    Take(queue, DType::kF32, std::max((bytes + kFloat - 1) / kFloat, shape.query_rows()));
     queue.Count();
   }
   static void TreeSum(Queue& queue, const Tensor& values, const Tensor&) {

@@ -16,14 +16,16 @@ constexpr int kSpoiled = 0xff;  // floats that are no numbers
 
 struct Sizes {
   explicit Sizes(const kernels::AttentionShape& s)
-      : rows(s.batch * s.heads * s.sequence), numbers(rows * s.head_width) {}
-  int64_t rows, numbers;
+      : rows(s.query_rows()),
+        qkv(s.batch * s.sequence * s.line_width()),
+        out(s.batch * s.sequence * s.out_width()) {}
+  int64_t rows, qkv, out;
 };
 
 void RunForward(const LibraryAttention& attention, const AttentionForwardArrays& arrays) {
   const Sizes sizes(attention.shape);
-  const auto qkv = Widened(arrays.qkv, 3 * sizes.numbers, attention.type);
-  std::vector<float> out(sizes.numbers), largest(sizes.rows), scale(sizes.rows);
+  const auto qkv = Widened(arrays.qkv, sizes.qkv, attention.type);
+  std::vector<float> out(sizes.out), largest(sizes.rows), scale(sizes.rows);
   std::vector<float> scratch(kernels::AttentionScratchElements(attention.shape));
   kernels::Attention<float>().forward(attention.shape, qkv.data(), out.data(),
                                       {largest.data(), scale.data()}, scratch.data());
@@ -37,21 +39,15 @@ void RunForward(const LibraryAttention& attention, const AttentionForwardArrays&
 // for the scale.
 void RunBackward(const LibraryAttention& attention, const AttentionBackwardArrays& arrays) {
   const Sizes sizes(attention.shape);
-  const auto qkv = Widened(arrays.qkv, 3 * sizes.numbers, attention.type);
-  const auto out = Widened(arrays.out, sizes.numbers, attention.type);
-  const auto dout = Widened(arrays.dout, sizes.numbers, attention.type);
+  const auto qkv = Widened(arrays.qkv, sizes.qkv, attention.type);
+  const auto out = Widened(arrays.out, sizes.out, attention.type);
+  const auto dout = Widened(arrays.dout, sizes.out, attention.type);
   std::vector<float> log_sums(arrays.log_sums, arrays.log_sums + sizes.rows);
-  std::vector<float> scale(sizes.rows, 1), dqkv(3 * sizes.numbers);
+  std::vector<float> scale(sizes.rows, 1), dqkv(sizes.qkv);
   std::vector<float> scratch(kernels::AttentionScratchElements(attention.shape));
   kernels::Attention<float>().backward(attention.shape, qkv.data(), {log_sums.data(), scale.data()},
                                        {out.data(), dout.data()}, dqkv.data(), scratch.data());
   Store(dqkv, arrays.dqkv, attention.type);
-}
-
-bool AreSame(const LibraryAttention& a, const LibraryAttention& b) {
-  return a.type == b.type && a.same_bits == b.same_bits && a.shape.batch == b.shape.batch &&
-         a.shape.sequence == b.shape.sequence && a.shape.heads == b.shape.heads &&
-         a.shape.head_width == b.shape.head_width;
 }
 
 template <typename Run>
@@ -66,18 +62,17 @@ absl::Status Enqueue(CudaStream stream, Run run) {
 }  // namespace
 
 absl::Status EmulatedAttention::Prepare(const LibraryAttention& attention) {
+  MUSTER_RETURN_IF_ERROR(CheckCudnnHas(attention));
   if (options_.has != nullptr) MUSTER_RETURN_IF_ERROR(options_.has(attention));
   base::MutexLock lock(mu_);
-  prepared_.push_back(attention);
+  prepared_.insert(attention);
   return absl::OkStatus();
 }
 
 absl::Status EmulatedAttention::CheckPrepared(const LibraryAttention& attention) const {
   base::MutexLock lock(mu_);
-  for (const LibraryAttention& one : prepared_) {
-    if (AreSame(one, attention)) return absl::OkStatus();
-  }
-  return absl::InternalError("emulated attention: not prepared");
+  return prepared_.contains(attention) ? absl::OkStatus()
+                                       : absl::InternalError("emulated attention: not prepared");
 }
 
 kernels::AttentionWorkspace EmulatedAttention::WorkspaceOf(const LibraryAttention& attention) {

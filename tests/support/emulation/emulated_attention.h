@@ -1,12 +1,12 @@
-// A library's attention on an emulated GPU: the host's, when the stream comes to it. It spoils the
-// memory that it is given to work in, and all of that.
+// A library's attention on an emulated GPU: the host's, when the stream comes to it. It has what
+// cuDNN has, and spoils the memory that it is given to work in, and all of that.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -19,7 +19,7 @@ namespace muster::testing {
 class EmulatedAttention final : public AttentionLibrary {
  public:
   struct Options {
-    // Whether it has the shape; null: it has all.
+    // Whether it has a shape that cuDNN has; null: it has them all.
     std::function<absl::Status(const LibraryAttention& attention)> has;
     // Counted by those that share it; may be null, else outlives it.
     struct Calls {
@@ -49,7 +49,7 @@ class EmulatedAttention final : public AttentionLibrary {
 
   const Options options_;
   mutable base::Mutex mu_;
-  std::vector<LibraryAttention> prepared_ ABSL_GUARDED_BY(mu_);
+  std::set<LibraryAttention> prepared_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace muster::testing

@@ -33,12 +33,12 @@ struct AttentionCase {
   DType dtype;
   bool same_bits;
 
-  int64_t rows() const { return shape.batch * shape.heads * shape.sequence; }
-  int64_t numbers() const { return rows() * shape.head_width; }
+  int64_t inputs() const { return shape.batch * shape.sequence * shape.line_width(); }
+  int64_t outputs() const { return shape.batch * shape.sequence * shape.out_width(); }
   friend std::ostream& operator<<(std::ostream& out, const AttentionCase& c) {
     return out << c.shape.batch << "x" << c.shape.sequence << ", " << c.shape.heads << " heads of "
-               << c.shape.head_width << " in " << ToString(c.dtype)
-               << (c.same_bits ? ", the same bits" : "");
+               << c.shape.head_width << ", keys of " << c.shape.key_heads() << ", in "
+               << ToString(c.dtype) << (c.same_bits ? ", the same bits" : "");
   }
 };
 
@@ -58,21 +58,21 @@ inline Attended AttendOn(const Device& device, const AttentionCase& c) {
   TensorPool pool(device);
   Queue queue(device, &pool);
   const Operations& operations = device.operations(c.dtype);
-  const Tensor qkv = OnDevice(pool, c.dtype, StoredNumbers(3 * c.numbers(), c.dtype, "qkv"));
-  const Tensor dout = OnDevice(pool, c.dtype, StoredNumbers(c.numbers(), c.dtype, "dout"));
-  const Tensor out = pool.Allocate(c.dtype, {c.numbers()});
-  const Tensor dqkv = pool.Allocate(c.dtype, {3 * c.numbers()});
-  const Tensor saved = pool.Allocate(DType::kF32, {2, c.rows()});
+  const Tensor qkv = OnDevice(pool, c.dtype, StoredNumbers(c.inputs(), c.dtype, "qkv"));
+  const Tensor dout = OnDevice(pool, c.dtype, StoredNumbers(c.outputs(), c.dtype, "dout"));
+  const Tensor out = pool.Allocate(c.dtype, {c.outputs()});
+  const Tensor dqkv = pool.Allocate(c.dtype, {c.inputs()});
+  const Tensor saved = pool.Allocate(DType::kF32, {2, c.shape.query_rows()});
   operations.attention_forward(queue, c.shape, qkv, out, saved, {});
   operations.attention_backward(queue, c.shape, {qkv, saved, out, dout}, dqkv, {});
   return {OnHost(device, out), OnHost(device, dqkv)};
 }
 
 inline Attended AttendOnHost(const AttentionCase& c) {
-  const auto qkv = StoredNumbers(3 * c.numbers(), c.dtype, "qkv");
-  const auto dout = StoredNumbers(c.numbers(), c.dtype, "dout");
-  Attended made = {std::vector<float>(c.numbers()), std::vector<float>(3 * c.numbers())};
-  std::vector<float> row_max(c.rows()), row_scale(c.rows());
+  const auto qkv = StoredNumbers(c.inputs(), c.dtype, "qkv");
+  const auto dout = StoredNumbers(c.outputs(), c.dtype, "dout");
+  Attended made = {std::vector<float>(c.outputs()), std::vector<float>(c.inputs())};
+  std::vector<float> row_max(c.shape.query_rows()), row_scale(c.shape.query_rows());
   std::vector<float> scratch(kernels::AttentionScratchElements(c.shape));
   const auto& host = kernels::Attention<float>();
   host.forward(c.shape, qkv.data(), made.out.data(), {row_max.data(), row_scale.data()},

@@ -39,11 +39,15 @@ namespace {
 constexpr kernels::AttentionShape kSmall = {
     .batch = 2, .sequence = 33, .heads = 3, .head_width = 16};
 constexpr kernels::AttentionShape kOdd = {.batch = 1, .sequence = 65, .heads = 2, .head_width = 24};
+constexpr kernels::AttentionShape kGrouped = {
+    .batch = 2, .sequence = 33, .heads = 6, .kv_heads = 2, .head_width = 16, .score_scale = 0.125};
 
 INSTANTIATE_TEST_SUITE_P(Emulated, AttentionContract,
                          ::testing::Values(AttentionCase{kSmall, DType::kBf16, false},
                                            AttentionCase{kSmall, DType::kF16, true},
-                                           AttentionCase{kOdd, DType::kBf16, true}));
+                                           AttentionCase{kOdd, DType::kBf16, true},
+                                           AttentionCase{kGrouped, DType::kBf16, false},
+                                           AttentionCase{kGrouped, DType::kF16, true}));
 
 // A device whose library has what `has` lets it have.
 struct Asked {
@@ -87,12 +91,12 @@ TEST(CudaAttention, OfATextThatGrowsIsOurs) {
   Asked on(CudaAttention::kCudnn, HasNothing);
   TensorPool pool(*on.device);
   Queue queue(*on.device, &pool);
-  kernels::AttentionShape shape = kSmall;
+  kernels::AttentionShape shape = kGrouped;
   shape.of_cache = true;
   const AttentionCase c = {shape, DType::kBf16, false};
-  const Tensor qkv = OnDevice(pool, c.dtype, StoredNumbers(3 * c.numbers(), c.dtype, "qkv"));
-  const Tensor out = pool.Allocate(c.dtype, {c.numbers()});
-  const Tensor saved = pool.Allocate(DType::kF32, {2, c.rows()});
+  const Tensor qkv = OnDevice(pool, c.dtype, StoredNumbers(c.inputs(), c.dtype, "qkv"));
+  const Tensor out = pool.Allocate(c.dtype, {c.outputs()});
+  const Tensor saved = pool.Allocate(DType::kF32, {2, c.shape.query_rows()});
   on.device->operations(c.dtype).attention_forward(queue, shape, qkv, out, saved, {});
   EXPECT_LE(RelativeError(OnHost(*on.device, out), AttendOnHost(c).out), 1e-2);
   EXPECT_EQ(on.passes(), std::pair(0, 0));
@@ -116,9 +120,9 @@ TEST(CudaAttention, ThatTheLibraryHasNotFailsWhereItMustHaveIt) {
   TensorPool pool(*on.device);
   Queue queue(*on.device, &pool);
   const AttentionCase c = {kSmall, DType::kF16, false};
-  const Tensor qkv = OnDevice(pool, c.dtype, StoredNumbers(3 * c.numbers(), c.dtype, "qkv"));
-  const Tensor out = pool.Allocate(c.dtype, {c.numbers()});
-  const Tensor saved = pool.Allocate(DType::kF32, {2, c.rows()});
+  const Tensor qkv = OnDevice(pool, c.dtype, StoredNumbers(c.inputs(), c.dtype, "qkv"));
+  const Tensor out = pool.Allocate(c.dtype, {c.outputs()});
+  const Tensor saved = pool.Allocate(DType::kF32, {2, c.shape.query_rows()});
   on.device->operations(c.dtype).attention_forward(queue, c.shape, qkv, out, saved, {});
   uint16_t number = 0;
   EXPECT_THAT(on.device->Download(queue, out.raw_data(), &number, sizeof(number)),
@@ -139,6 +143,54 @@ TEST(CudaAttention, HasAllTheMemoryThatTheLibraryWorksInAlsoBeyondWhatIsPlanned)
   const Attended host = AttendOnHost(c);
   EXPECT_LE(RelativeError(made.out, host.out), 2e-2);
   EXPECT_LE(RelativeError(made.dqkv, host.dqkv), 2e-2);
+}
+
+// Memory of a pool at its peak, and operations that are counted, of both passes.
+struct Used {
+  size_t bytes = 0;
+  double flops = 0;
+};
+Used UsedOn(const Device& device, const AttentionCase& c) {
+  TensorPool pool(device);
+  Queue queue(device, &pool);
+  const Operations& operations = device.operations(c.dtype);
+  const Tensor qkv = pool.Allocate(c.dtype, {c.inputs()});
+  const Tensor dqkv = pool.Allocate(c.dtype, {c.inputs()});
+  const Tensor out = pool.Allocate(c.dtype, {c.outputs()});
+  const Tensor dout = pool.Allocate(c.dtype, {c.outputs()});
+  const Tensor saved = pool.Allocate(DType::kF32, {2, c.shape.query_rows()});
+  operations.fill(queue, 0.5, qkv);
+  operations.fill(queue, 0.5, dout);
+  operations.attention_forward(queue, c.shape, qkv, out, saved, {});
+  operations.attention_backward(queue, c.shape, {qkv, saved, out, dout}, dqkv, {});
+  if (device.has_elements()) OnHost(device, dqkv);
+  return {pool.usage().bytes_in_use_peak, queue.num_flops()};
+}
+
+TEST(CudaAttention, WorksInTheMemoryThatItsMetaDeviceCounts) {
+  std::string why;
+  for (const CudaAttention by : {CudaAttention::kOwn, CudaAttention::kCudnn}) {
+    for (const bool same_bits : {false, true}) {
+      for (const kernels::AttentionShape& shape : {kSmall, kGrouped}) {
+        const AttentionCase c = {shape, DType::kBf16, same_bits};
+        SCOPED_TRACE(::testing::PrintToString(c));
+        const auto device = OpenAttention(by, same_bits, why);
+        EXPECT_EQ(UsedOn(device->meta(), c).bytes, UsedOn(*device, c).bytes);
+      }
+    }
+  }
+}
+
+// A head's products are of its own queries, whoever else shares their keys.
+TEST(MetaDevice, CountsTheTwoProductsOfEveryHeadOfQueries) {
+  const double expected = 2 * 2 * double(kGrouped.batch * kGrouped.heads * kGrouped.head_width) *
+                          double(kGrouped.sequence * kGrouped.sequence);
+  kernels::AttentionShape with_all_keys = kGrouped;
+  with_all_keys.kv_heads = 0;
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    EXPECT_EQ(UsedOn(Device::Meta(), {kGrouped, dtype, false}).flops, expected);
+    EXPECT_EQ(UsedOn(Device::Meta(), {with_all_keys, dtype, false}).flops, expected);
+  }
 }
 
 absl::StatusOr<std::unique_ptr<AttentionLibrary>> MakeNone(CudaApi&) {

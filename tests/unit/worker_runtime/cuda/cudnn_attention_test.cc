@@ -90,12 +90,17 @@ constexpr kernels::AttentionShape kShapes[] = {
     {.batch = 1, .sequence = 77, .heads = 5, .head_width = 96},
     {.batch = 3, .sequence = 129, .heads = 1, .head_width = 72},
     {.batch = 2, .sequence = 2, .heads = 2, .head_width = 8},
+    {.batch = 4, .sequence = 4096, .heads = 32, .kv_heads = 8, .head_width = 128},  // Llama 3 8B
+    {.batch = 8, .sequence = 1024, .heads = 14, .kv_heads = 2, .head_width = 64},   // Qwen2.5 0.5B
+    {.batch = 2, .sequence = 1023, .heads = 6, .kv_heads = 1, .head_width = 80},
+    {.batch = 1, .sequence = 77, .heads = 6, .kv_heads = 3, .head_width = 96},
+    {.batch = 2, .sequence = 2, .heads = 4, .kv_heads = 2, .head_width = 8},
 };
 
 std::string TextOf(const Gpu& gpu, const LibraryAttention& attention) {
   const kernels::AttentionShape& s = attention.shape;
   return absl::StrCat(gpu.name, ", ", s.batch, " x ", s.sequence, ", ", s.heads, " heads of ",
-                      s.head_width, " in ", ToString(attention.type),
+                      s.head_width, ", keys of ", s.key_heads(), ", in ", ToString(attention.type),
                       attention.same_bits ? ", the same bits" : "");
 }
 
@@ -117,14 +122,19 @@ TEST_F(CudnnAttention, HasEnginesForBothPassesInThePlannedMemory) {
 
 // A shorter sequence is padded to blocks, where the plan would be too small if it were not.
 TEST_F(CudnnAttention, PlansWhatTheEnginesOfAnA100WorkInAndLittleMore) {
-  for (const bool same_bits : {false, true}) {
-    const LibraryAttention attention = {kShapes[0], DType::kBf16, same_bits};
-    const auto engines = EnginesOf(kA100, Pass::kBackward, attention);
-    ASSERT_THAT(engines, IsOk());
-    const int64_t planned = NeedsOf(Pass::kBackward, attention).workspace_bytes_max;
-    for (const Engine& engine : *engines) {
-      EXPECT_LE(engine.workspace_bytes, planned);
-      EXPECT_GE(engine.workspace_bytes, planned - kernels::kLibraryTables) << engine.index;
+  kernels::AttentionShape grouped = kShapes[0];
+  grouped.kv_heads = 4;
+  for (const kernels::AttentionShape& shape : {kShapes[0], grouped}) {
+    for (const bool same_bits : {false, true}) {
+      const LibraryAttention attention = {shape, DType::kBf16, same_bits};
+      SCOPED_TRACE(TextOf(kA100, attention));
+      const auto engines = EnginesOf(kA100, Pass::kBackward, attention);
+      ASSERT_THAT(engines, IsOk());
+      const int64_t planned = NeedsOf(Pass::kBackward, attention).workspace_bytes_max;
+      for (const Engine& engine : *engines) {
+        EXPECT_LE(engine.workspace_bytes, planned);
+        EXPECT_GE(engine.workspace_bytes, planned - kernels::kLibraryTables) << engine.index;
+      }
     }
   }
 }
@@ -161,6 +171,11 @@ TEST_F(CudnnAttention, RefusesWhatItHasNotWithoutAskingItsEngines) {
   other.head_width = 20;
   EXPECT_THAT(refusal(other, DType::kBf16),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("multiple of 8, not 20")));
+  other = shape;
+  other.heads = 6;
+  other.kv_heads = 4;
+  EXPECT_THAT(refusal(other, DType::kBf16),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("6 heads share the keys of 4")));
   other = shape;
   other.sequence = 1;
   EXPECT_THAT(refusal(other, DType::kBf16),
