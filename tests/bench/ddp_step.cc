@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "muster/data.h"
+#include "muster/decoder.h"
 #include "muster/engine.h"
-#include "muster/gpt.h"
 #include "muster/rng.h"
 #include "muster/runtime.h"
 #include "proto/base/status_macros.h"
@@ -49,9 +49,9 @@ double Milliseconds(absl::Duration time) { return absl::ToDoubleMilliseconds(tim
 absl::Status Run(int64_t steps, const std::string& preset) {
   MUSTER_ASSIGN_OR_RETURN(const auto runtime, Runtime::FromEnvironment());
   MUSTER_ASSIGN_OR_RETURN(const auto world, runtime->MakeCommunicator("world"));
-  const GptConfig config;
+  const DecoderConfig config;
   ParameterStore store;
-  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(config, store));
+  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Decoder::Create(config, store));
   MUSTER_ASSIGN_OR_RETURN(Plan plan, PlanPreset(preset));
   plan = CompletePlan(plan, world->size());
   plan.learning_rate = {.peak = 1e-4};

@@ -17,7 +17,7 @@ double ThreadSeconds() {
 
 }  // namespace
 
-double MeasureGemmRate(const GptConfig& config, int64_t rows) {
+double MeasureGemmRate(const DecoderConfig& config, int64_t rows) {
   constexpr int kRuns = 15;
   const int64_t m = rows, k = config.hidden_size, n = 4 * config.hidden_size;
   std::vector<float> a(m * k, 0.5F), b(k * n, 0.25F), c(m * n);
@@ -32,7 +32,7 @@ double MeasureGemmRate(const GptConfig& config, int64_t rows) {
   return rates[kRuns / 2];
 }
 
-double StepFlops(const GptConfig& config, int64_t rows) {
+double StepFlops(const DecoderConfig& config, int64_t rows) {
   const double hidden = static_cast<double>(config.hidden_size);
   const double weights = 12.0 * static_cast<double>(config.layers) * hidden * hidden +
                          static_cast<double>(config.vocabulary) * hidden;

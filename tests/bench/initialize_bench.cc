@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <string>
 
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 #include "muster/parameter.h"
 #include "muster/tensor.h"
 #include "worker_runtime/plan/gpt_parameters.h"
@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "gpt2-1558m";
   const auto config = plan::NamedGpt(name);
   ParameterStore store;
-  const auto gpt = config.ok() ? Gpt::Create(*config, store) : config.status();
+  const auto gpt = config.ok() ? Decoder::Create(*config, store) : config.status();
   if (!gpt.ok()) {
     std::fprintf(stderr, "initialize_bench: %s\n", gpt.status().ToString().c_str());
     return 2;

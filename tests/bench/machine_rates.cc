@@ -34,7 +34,7 @@ double ProcessorSeconds() {
 
 double MeasureGemmRate() {
   double rates = 0;
-  for (int run = 0; run < kGemmRuns; ++run) rates += bench::MeasureGemmRate(GptConfig(), kRows);
+  for (int run = 0; run < kGemmRuns; ++run) rates += bench::MeasureGemmRate(DecoderConfig(), kRows);
   return rates / kGemmRuns;
 }
 

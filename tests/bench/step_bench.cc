@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 #include "muster/rng.h"
 #include "worker_runtime/kernels/adamw.h"
 #include "worker_runtime/kernels/isa.h"
@@ -51,9 +51,9 @@ void Update(ParameterStore& store, const std::vector<float>& moments, int64_t st
 }
 
 int Run(int steps) {
-  const GptConfig config;
+  const DecoderConfig config;
   ParameterStore store;
-  const auto model = Gpt::Create(config, store);
+  const auto model = Decoder::Create(config, store);
   if (!model.ok()) return 1;
   store.BindToOwnBuffers();
   store.Initialize(1);

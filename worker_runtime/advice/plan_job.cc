@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "muster/cuda_device.h"
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 #include "muster/parameter.h"
 #include "proto/base/field_error.h"
 #include "proto/base/status_macros.h"
@@ -29,7 +29,7 @@ constexpr int64_t kUsualRanksOfNode = 8;
 
 // Sizes whose products would not fit 64 bits are mistakes. In double, which cannot overflow.
 absl::Status CheckCountable(const plan::PlanOptions& options) {
-  const GptConfig& model = options.model;
+  const DecoderConfig& model = options.model;
   const double rows = static_cast<double>(options.batch_size) * static_cast<double>(model.context);
   const double widest = 4.0 * static_cast<double>(model.hidden_size) * 16.0;
   const double bytes =
@@ -43,7 +43,7 @@ absl::Status CheckCountable(const plan::PlanOptions& options) {
 
 // Our attention kernels on a GPU have no wider heads; what cuDNN has, it says when it is asked.
 absl::Status CheckHeads(const plan::PlanOptions& options) {
-  const GptConfig& model = options.model;
+  const DecoderConfig& model = options.model;
   const bool is_ours =
       SizeOf(options.dtype) >= SizeOf(DType::kF32) ||
       options.cuda_attention == CudaAttention::kOwn ||
@@ -67,7 +67,7 @@ absl::Status AddGpt(int stages, const Device* device, plan::PlanPageInput& job) 
           : engine::MetaDevice(options.device != "cpu", options.cuda_attention, options.plan.mode);
   MUSTER_RETURN_IF_ERROR(CheckHeads(options));
   ParameterStore store(options.dtype);
-  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(options.model, store, options.adapters));
+  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Decoder::Create(options.model, store, options.adapters));
   const ModelInput sample = engine::SampleInput(options.batch_size, options.model.context);
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, options.plan).status());
   MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut,

@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
         "schedule",
         absl::StrCat(" ", plan::NameOfSchedule(plan.schedule), " has ", plan::StagesPerRank(plan),
                      " stages per rank, and a program that calls its stages itself has one; give "
-                     "Engine::Create a model in units, as Gpt::Units, or take 1f1b, gpipe or "
+                     "Engine::Create a model in units, as Decoder::Units, or take 1f1b, gpipe or "
                      "zb-h1"));
   }
   const plan::Mesh mesh = {.stages = cut.stages(),

@@ -93,9 +93,10 @@ absl::Status CheckStages(const Plan& plan, const PipelineCut& cut, int world_siz
   const int stages = plan::StagesOver(plan, places);
   if (stages == cut.stages()) return absl::OkStatus();
   return plan::PlanError(
-      "stages", absl::StrCat(" is ", stages, ", and the model is cut into ", cut.stages(),
-                             "; give Engine::Create a model in units, as Gpt::Units, and it cuts "
-                             "it"));
+      "stages",
+      absl::StrCat(" is ", stages, ", and the model is cut into ", cut.stages(),
+                   "; give Engine::Create a model in units, as Decoder::Units, and it cuts "
+                   "it"));
 }
 
 absl::Status CheckCut(const ParameterStore& store, const PipelineCut& cut, int places,

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 #include "muster/rng.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/nn/float_dispatch.h"
@@ -12,7 +12,7 @@
 namespace muster {
 namespace {
 
-absl::Status Validate(const Gpt& model, absl::Span<const int32_t> prompt,
+absl::Status Validate(const Decoder& model, absl::Span<const int32_t> prompt,
                       const GenerateOptions& options) {
   if (prompt.empty()) {
     return absl::InvalidArgumentError("a sample needs at least one token of prompt");
@@ -52,7 +52,7 @@ int32_t Choose(const std::vector<double>& logits, double temperature, double u) 
 // Reads text piece by piece and tells what may come next.
 class Reader {
  public:
-  Reader(const Gpt& model, TensorPool& pool)
+  Reader(const Decoder& model, TensorPool& pool)
       : model_(model), tape_(pool, Tape::Mode::kInference), caches_(model.blocks().size()) {}
 
   int64_t length() const { return length_; }
@@ -85,7 +85,7 @@ class Reader {
   }
 
  private:
-  const Gpt& model_;  // of the caller of Generate
+  const Decoder& model_;  // of the caller of Generate
   Tape tape_;
   std::vector<KeyValueCache> caches_;
   int64_t length_ = 0;
@@ -93,7 +93,7 @@ class Reader {
 
 }  // namespace
 
-absl::StatusOr<std::vector<int32_t>> Generate(const Gpt& model, TensorPool& pool,
+absl::StatusOr<std::vector<int32_t>> Generate(const Decoder& model, TensorPool& pool,
                                               absl::Span<const int32_t> prompt,
                                               const GenerateOptions& options) {
   MUSTER_RETURN_IF_ERROR(Validate(model, prompt, options));

@@ -130,8 +130,8 @@ absl::Status ReadUnitCost(const std::string& text, PlanOptions& options) {
 }
 
 // "8" or "8:h.*.c_*.weight"
-absl::StatusOr<GptAdapters> ParseAdapters(const std::string& text) {
-  GptAdapters adapters;
+absl::StatusOr<DecoderAdapters> ParseAdapters(const std::string& text) {
+  DecoderAdapters adapters;
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
   const absl::StatusOr<int64_t> rank = ParseInt64(parts.first);
   if (!rank.ok() || *rank < 1) {
@@ -488,7 +488,7 @@ absl::Status TakeModel(const std::string& name, PlanOptions& options) {
 }
 
 std::vector<Option> ModelRows(PlanOptions& options) {
-  GptConfig& model = options.model;
+  DecoderConfig& model = options.model;
   return {
       {.name = "model",
        .value_name = "NAME",
@@ -674,7 +674,7 @@ std::vector<Option> GroupRows(PlanOptions& out) {
        .help = absl::StrCat(
            "put an adapter of this rank beside each matrix of a block whose name matches, and "
            "train the adapters alone: the model beneath is frozen (RANK:",
-           GptAdapters().beside, ", every block's attention)"),
+           DecoderAdapters().beside, ", every block's attention)"),
        .read = Into(ParseAdapters, out.adapters)},
       {.name = "lora_dtype",
        .value_name = "T",

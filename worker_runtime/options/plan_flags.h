@@ -6,7 +6,7 @@
 //   MUSTER_RETURN_IF_ERROR(
 //       command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options)));
 //
-// What a value may be is said in one place, GptConfig::Validate and Plan::Validate.
+// What a value may be is said in one place, DecoderConfig::Validate and Plan::Validate.
 //
 // Threads: pure.
 #pragma once

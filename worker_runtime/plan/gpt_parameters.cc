@@ -13,7 +13,7 @@ namespace {
 
 struct NamedConfig {
   const char* name;
-  GptConfig config;
+  DecoderConfig config;
 };
 
 constexpr int64_t kContext = 1024;
@@ -27,7 +27,7 @@ constexpr NamedConfig kNamed[] = {
 
 }  // namespace
 
-double GptFlopsPerToken(const GptConfig& config) {
+double GptFlopsPerToken(const DecoderConfig& config) {
   const double multiplied =
       static_cast<double>(config.num_parameters() - config.context * config.hidden_size);
   const double attention = static_cast<double>(config.layers) *
@@ -42,7 +42,7 @@ std::vector<std::string> NamedGpts() {
   return names;
 }
 
-absl::StatusOr<GptConfig> NamedGpt(absl::string_view name) {
+absl::StatusOr<DecoderConfig> NamedGpt(absl::string_view name) {
   for (const NamedConfig& named : kNamed) {
     if (name == named.name) return named.config;
   }

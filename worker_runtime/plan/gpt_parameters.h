@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "muster/gpt_config.h"
+#include "muster/decoder_config.h"
 
 namespace muster::plan {
 
@@ -18,12 +18,12 @@ namespace muster::plan {
 // counted as if nothing were masked.
 //
 // Source: Chowdhery et al., "PaLM", 2022, appendix B
-double GptFlopsPerToken(const GptConfig& config);
+double GptFlopsPerToken(const DecoderConfig& config);
 
 // The sizes published under a name: gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m.
 //
 // Errors: kInvalidArgument: no such name (with the nearest one).
-absl::StatusOr<GptConfig> NamedGpt(absl::string_view name);
+absl::StatusOr<DecoderConfig> NamedGpt(absl::string_view name);
 std::vector<std::string> NamedGpts();
 
 }  // namespace muster::plan

@@ -130,7 +130,7 @@ absl::StatusOr<KnownModel> FindKnownModel(absl::string_view name) {
   for (const Sizes& sizes : kSizes) {
     if (folded == sizes.name) return ModelOf(sizes);
   }
-  const absl::StatusOr<GptConfig> gpt = NamedGpt(folded);
+  const absl::StatusOr<DecoderConfig> gpt = NamedGpt(folded);
   if (gpt.ok()) {
     return KnownModel{.name = folded,
                       .layers = gpt->layers,

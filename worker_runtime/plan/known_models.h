@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "muster/decoder_config.h"
 #include "muster/dtype.h"
-#include "muster/gpt_config.h"
 #include "muster/plan.h"
 #include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/parameter_info.h"
@@ -29,7 +29,7 @@ struct KnownModel {
   int64_t hidden_size = 0;
   int64_t context = 0;
   int64_t vocabulary = 0;
-  std::optional<GptConfig> gpt;  // a GPT-2; what follows is of the others
+  std::optional<DecoderConfig> gpt;  // a GPT-2; what follows is of the others
 
   // Blocks of RMSNorm, grouped-query attention with rotary positions and a gated MLP.
   int64_t kv_heads = 0;
@@ -59,7 +59,7 @@ struct TracedBatch {
 };
 // Floating point operations of each unit's products per token, forward and backward. [units]
 std::vector<double> ProductsOfUnits(const KnownModel& model, int64_t sequence);
-// What a micro-batch does in each stage, as layers that keep what Gpt's keep: the input of each
+// What a micro-batch does in each stage, as layers that keep what Decoder's keep: the input of each
 // product and what the gradients of norms, attention and the gate need.
 //
 // Shapes: first_units and result [stages]; 0 comes first.

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "muster/cuda_attention.h"
+#include "muster/decoder_config.h"
 #include "muster/dtype.h"
-#include "muster/gpt_config.h"
 #include "muster/plan.h"
 
 namespace muster::plan {
@@ -32,8 +32,8 @@ struct OffloadOptions {
 
 struct PlanOptions {
   Plan plan;
-  GptConfig model;
-  GptAdapters adapters;       // beside matrices of `model`
+  DecoderConfig model;
+  DecoderAdapters adapters;   // beside matrices of `model`
   std::string planned_model;  // a known model that is no GPT, for planning alone; empty: `model`
   BatchSizes asked;
   OffloadOptions offload;

@@ -66,7 +66,7 @@ void ByteLine(std::string& page, absl::string_view name, int64_t bytes) {
 
 void AppendModel(const PlanPageInput& input, std::string& page) {
   const PlanOptions& options = input.options;
-  const GptConfig& model = options.model;
+  const DecoderConfig& model = options.model;
   const bool is_gpt = options.planned_model.empty();
   absl::StrAppend(&page, "model: ", is_gpt ? "a GPT" : options.planned_model, " of ", model.layers,
                   " layers, ", model.heads, " heads, hidden size ", model.hidden_size, ", context ",

@@ -74,7 +74,7 @@ int64_t MachineBytes() {
   return std::min(allowed, pages * page_bytes);
 }
 
-absl::Status CheckFitsMachine(const GptConfig& model, DType dtype, int local_size,
+absl::Status CheckFitsMachine(const DecoderConfig& model, DType dtype, int local_size,
                               int64_t machine_bytes) {
   const double parameters = static_cast<double>(model.num_parameters());
   const double rank_bytes = parameters * BytesPerParameter(dtype);

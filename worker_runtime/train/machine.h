@@ -7,8 +7,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "muster/decoder_config.h"
 #include "muster/dtype.h"
-#include "muster/gpt_config.h"
 
 namespace muster::train {
 
@@ -31,7 +31,7 @@ int64_t MachineBytes();
 //
 // Errors: kInvalidArgument: more than `machine_bytes` (both numbers, and what to change).
 // Threads: pure.
-absl::Status CheckFitsMachine(const GptConfig& model, DType dtype, int local_size,
+absl::Status CheckFitsMachine(const DecoderConfig& model, DType dtype, int local_size,
                               int64_t machine_bytes);
 
 }  // namespace muster::train

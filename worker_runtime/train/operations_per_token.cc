@@ -2,7 +2,7 @@
 
 namespace muster::train {
 
-double OperationsPerToken(const GptConfig& model) {
+double OperationsPerToken(const DecoderConfig& model) {
   const auto attention = static_cast<double>(model.layers * model.hidden_size * model.context);
   return 6 * static_cast<double>(model.num_parameters()) + 6 * attention;
 }

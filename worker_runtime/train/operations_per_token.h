@@ -4,12 +4,12 @@
 // Threads: pure.
 #pragma once
 
-#include "muster/gpt_config.h"
+#include "muster/decoder_config.h"
 
 namespace muster::train {
 
 // Forward and backward: 6 for each parameter, and the products of causal attention.
 // Source: llm.c, llmc/mfu.h: 6 N + 6 L C T
-double OperationsPerToken(const GptConfig& model);
+double OperationsPerToken(const DecoderConfig& model);
 
 }  // namespace muster::train

@@ -273,7 +273,7 @@ absl::Status Trainer::BuildTogether() {
 absl::Status Trainer::BuildModel() {
   store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
   store_->PlaceOn(so_far_.device.get());
-  MUSTER_ASSIGN_OR_RETURN(model_, Gpt::Create(config_, *store_, options_.plan.adapters));
+  MUSTER_ASSIGN_OR_RETURN(model_, Decoder::Create(config_, *store_, options_.plan.adapters));
   if (options_.plan.adapters.rank == 0) return absl::OkStatus();
   for (const auto& parameter : store_->parameters()) {
     if (parameter->frozen()) parameter->KeepElsewhere();
@@ -421,7 +421,7 @@ absl::Status Trainer::CheckResumedBase(const std::map<std::string, std::string>&
 
 // "rank 4 beside *.c_attn.weight: 6,144 parameters learn; the model beneath is base/, SHA-256 …"
 std::string Trainer::DescribeAdapters() const {
-  const GptAdapters& adapters = options_.plan.adapters;
+  const DecoderAdapters& adapters = options_.plan.adapters;
   if (adapters.rank == 0) return "";
   int64_t learned = 0;
   for (const auto& parameter : store_->parameters()) {

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "muster/data.h"
+#include "muster/decoder.h"
 #include "muster/engine.h"
-#include "muster/gpt.h"
 #include "muster/runtime.h"
 #include "proto/base/mono_time.h"
 #include "worker_runtime/train/console.h"
@@ -113,7 +113,7 @@ class Trainer {
   // Constant after construction.
   Runtime& runtime_;
   TrainOptions options_;  // --backend is what it has become, once there is a world
-  GptConfig config_;
+  DecoderConfig config_;
   const Console console_;
   std::string resumed_;   // where from, for people
   std::string no_state_;  // why from no state of the ranks'
@@ -124,7 +124,7 @@ class Trainer {
   TrainingSoFar so_far_;
   std::unique_ptr<Communicator> world_;
   std::unique_ptr<ParameterStore> store_;
-  std::unique_ptr<Gpt> model_;
+  std::unique_ptr<Decoder> model_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<BatchReader> reader_;
 

@@ -15,7 +15,7 @@ std::string Line(absl::string_view name, absl::string_view text) {
 }
 
 std::string DescribeModel(const StartFacts& facts) {
-  const GptConfig& model = facts.model;
+  const DecoderConfig& model = facts.model;
   const bool is_widened = SizeOf(facts.dtype) < SizeOf(facts.products);
   return absl::StrCat(
       "GPT, ", Counted(model.layers, "layer"), ", ", Counted(model.heads, "head"), ", hidden size ",

@@ -9,15 +9,15 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "muster/decoder_config.h"
 #include "muster/dtype.h"
 #include "muster/engine.h"
-#include "muster/gpt_config.h"
 #include "muster/plan.h"
 
 namespace muster::train {
 
 struct StartFacts {
-  GptConfig model;
+  DecoderConfig model;
   Plan plan;  // of an engine: its stages are counted
   DType dtype = DType::kF32;
   int size = 1;  // ranks

@@ -1,7 +1,7 @@
 // What a model learns: declared first, given memory later.
 //
 //   ParameterStore store;  // of floats; ParameterStore(DType::kF64) for checks
-//   auto model = Gpt::Create(config, store);  // layers declare their parameters
+//   auto model = Decoder::Create(config, store);  // layers declare their parameters
 //   store.BindToOwnBuffers();  // or an engine binds each to its place in its flat buffers
 //   store.Initialize(/*seed=*/1);
 //

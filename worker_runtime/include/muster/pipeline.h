@@ -1,6 +1,6 @@
 // Models in units, and how they are cut into the stages of a pipeline.
 //
-//   MUSTER_ASSIGN_OR_RETURN(auto gpt, Gpt::Create(config, store));
+//   MUSTER_ASSIGN_OR_RETURN(auto gpt, Decoder::Create(config, store));
 //   plan.stages = 4;  // 1: no pipeline; plan.schedule is their order
 //   MUSTER_ASSIGN_OR_RETURN(auto engine,
 //                           Engine::Create(*world, store, plan, gpt->Units(), {.batch = 8}));

@@ -121,7 +121,7 @@ struct Plan {
   int64_t accumulation = 1;  // micro-batches per rank and step
   BucketSizes buckets;
   bool overlap = true;  // reduce while the backward pass still runs
-  Recompute recompute;  // for models that ask Tape::recompute, as Gpt does
+  Recompute recompute;  // for models that ask Tape::recompute, as Decoder does
 
   UpdateRule update;
   LearningRateSchedule learning_rate;

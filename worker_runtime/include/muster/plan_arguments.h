@@ -13,16 +13,16 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "muster/decoder_config.h"
 #include "muster/dtype.h"
-#include "muster/gpt_config.h"
 #include "muster/plan.h"
 
 namespace muster {
 
 struct PlanArguments {
   Plan plan;
-  GptConfig model;       // that --num_layers and its neighbours describe
-  GptAdapters adapters;  // of --lora
+  DecoderConfig model;       // that --num_layers and its neighbours describe
+  DecoderAdapters adapters;  // of --lora
   DType dtype = DType::kF32;
   std::string device = "cpu";  // or "cuda"
   int64_t batch_size = 4;      // sequences per rank and micro-batch

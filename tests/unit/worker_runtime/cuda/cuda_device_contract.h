@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 #include "muster/sixteen_bits.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/cuda/device_numbers.h"
@@ -38,13 +38,13 @@ std::unique_ptr<Device> OpenDevice(uint64_t seed, std::string& why);
 class GptOnDevice {
  public:
   // The vocabulary is odd, as GPT-2's.
-  static constexpr GptConfig kConfig = {
+  static constexpr DecoderConfig kConfig = {
       .layers = 2, .heads = 2, .hidden_size = 32, .context = 16, .vocabulary = 27};
 
   // `gradients`: their type; the host's passes keep that of the parameters.
   GptOnDevice(const Device& device, DType dtype, DType gradients)
       : device_(device), store(dtype), pool(device) {
-    gpt = *Gpt::Create(kConfig, store);
+    gpt = *Decoder::Create(kConfig, store);
     for (const auto& parameter : store.parameters()) {
       std::vector<float> numbers(parameter->num_elements());
       InitializeElements(
@@ -84,7 +84,7 @@ class GptOnDevice {
  public:
   ParameterStore store;
   TensorPool pool;
-  std::unique_ptr<Gpt> gpt;
+  std::unique_ptr<Decoder> gpt;
 };
 
 class CudaDeviceContract : public ::testing::TestWithParam<uint64_t> {

@@ -134,7 +134,7 @@ int64_t LaunchesOfUpdate(const Plan& plan, int layers) {
   EmulatedCuda cuda({.seed = 3});
   const std::vector<int64_t> launches = OnRanks<int64_t>(1, [&](Communicator& world) {
     const std::unique_ptr<Device> device = DeviceOf(cuda);
-    GptConfig config = kSmallGpt;
+    DecoderConfig config = kSmallGpt;
     config.layers = layers;
     ReaderTraining training(world, plan, device.get(), DType::kBf16, UnitsOf(config));
     int64_t before = -1;
@@ -215,7 +215,7 @@ TEST(EngineOnCuda, TakesWhatIsPlannedOfTheGpusMemory) {
     SCOPED_TRACE(c.preset);
     const auto planned = [&](bool on_gpus) {
       ParameterStore store(c.dtype);
-      const auto gpt = *Gpt::Create(kSmallGpt, store);
+      const auto gpt = *Decoder::Create(kSmallGpt, store);
       const auto memory = Engine::PlanMemory(
           store, c.plan(),
           {.world_size = c.ranks, .on_gpus = on_gpus, .cuda_attention = c.attention}, gpt->Units(),
@@ -243,7 +243,7 @@ TEST(EngineOnCuda, PlansWithWhatTheLibraryOfItsDeviceWorksIn) {
     const std::unique_ptr<Device> device = DeviceOf(cuda, nullptr, Epilogues::kInOnePass,
                                                     {.by_library = true, .more_bytes = more_bytes});
     ParameterStore store(DType::kBf16);
-    const auto gpt = *Gpt::Create(kSmallGpt, store);
+    const auto gpt = *Decoder::Create(kSmallGpt, store);
     const auto trace = engine::RecordUse(
         store, SmallPlan(SumMode::kFast, 1),
         [&](Tape& tape) { return gpt->ComputeLoss(tape, batch.tokens(), batch.targets); },
@@ -258,7 +258,7 @@ TEST(EngineOnCuda, PlansWithWhatTheLibraryOfItsDeviceWorksIn) {
 TEST(EngineOnCuda, FitsWhatIsFreeOfTheGpuOrIsRefusedBeforeItTakesAny) {
   const Plan plan = SmallPlan(SumMode::kFast, 1);
   ParameterStore store;
-  const auto gpt = *Gpt::Create(kSmallGpt, store);
+  const auto gpt = *Decoder::Create(kSmallGpt, store);
   const auto planned = Engine::PlanMemory(store, plan, {.on_gpus = true}, gpt->Units(), kWhole);
   ASSERT_THAT(planned, IsOk());
   const auto needed = static_cast<size_t>(planned->total() - planned->exchange);
@@ -298,7 +298,7 @@ TEST(EngineOnCuda, RefusesATypeThatAGpuDoesNotComputeInAndNamesThoseThatItDoes) 
     EXPECT_THAT(SmallTraining::Create(world, plan, DType::kF64, device.get()).status(), is_refused);
     EXPECT_THAT(SmallTraining::Create(world, plan, DType::kF64).status(), IsOk());
     ParameterStore store(DType::kF64);
-    const auto gpt = *Gpt::Create(kSmallGpt, store);
+    const auto gpt = *Decoder::Create(kSmallGpt, store);
     store.PlaceOn(device.get());
     EXPECT_THAT(Engine::Create(world, store, plan, gpt->Units(), kWhole).status(), is_refused);
     const auto planned = [&](bool on_gpus) {

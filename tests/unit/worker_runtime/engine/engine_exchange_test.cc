@@ -23,7 +23,7 @@
 namespace muster::testing {
 namespace {
 
-constexpr GptConfig kModel = {
+constexpr DecoderConfig kModel = {
     .layers = 3, .heads = 2, .hidden_size = 48, .context = 16, .vocabulary = 40};
 constexpr Engine::BatchSize kSize = {.batch = 2, .sequence = 16};
 
@@ -35,7 +35,7 @@ struct Exchanged {
 // What is planned for each rank.
 std::vector<Exchanged> Planned(Plan plan, int ranks, int ranks_of_node) {
   ParameterStore store;
-  const auto gpt = *Gpt::Create(kModel, store);
+  const auto gpt = *Decoder::Create(kModel, store);
   const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
   const int stages = *NumStages(plan, ranks);
   plan.stages = stages;
@@ -76,7 +76,7 @@ std::vector<Exchanged> Taken(const Plan& plan, int ranks, bool by_memory) {
           *comm::OpenGlooDevice("127.0.0.1", "lo"), store, "test");
       ASSERT_THAT(world, IsOk());
       ParameterStore parameters;
-      const auto gpt = *Gpt::Create(kModel, parameters);
+      const auto gpt = *Decoder::Create(kModel, parameters);
       auto engine = Engine::Create(**world, parameters, plan, gpt->Units(), kSize);
       ASSERT_THAT(engine, IsOk());
       const CountingSource source(kModel.vocabulary);  // each token once

@@ -109,7 +109,7 @@ TEST(EngineOfNoRank, IsMadeWhereOneCannotRunItsSample) {
       Plan plan = SmallPlan(SumMode::kFast, 2);
       plan.stages = stages;
       ParameterStore store;
-      const auto gpt = *Gpt::Create(kSmallGpt, store);
+      const auto gpt = *Decoder::Create(kSmallGpt, store);
       const UnitModel units = gpt->Units();
       const auto sample = [&](Tape& tape) -> absl::StatusOr<Loss> {
         if (world.rank() == 1) return absl::InternalError("no such batch");

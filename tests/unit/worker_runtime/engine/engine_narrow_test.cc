@@ -160,7 +160,7 @@ TEST(SixteenBits, ReserveWhatIsPlannedWithTheMemoryThatTheirKernelsWorkIn) {
     OnRanks<int>(2, [&](Communicator& world) {
       const Plan plan = Under(preset, SmallPlan(SumMode::kFast, 2), 2);
       ParameterStore store(DType::kBf16);
-      const auto gpt = *Gpt::Create(kSmallGpt, store);
+      const auto gpt = *Decoder::Create(kSmallGpt, store);
       const Engine::BatchSize size = {.batch = kRows, .sequence = kSmallGpt.context};
       const auto planned = Engine::PlanMemory(store, plan, {world.size()}, gpt->Units(), size);
       EXPECT_THAT(planned, IsOk());

@@ -53,7 +53,7 @@ Plan PipelinePlan(SumMode mode, int64_t accumulation) {
 // the embedding's table. `fails`: the forward pass of this rank does, in the second step.
 StageResult TrainStage(Communicator& world, const Plan& plan, bool fails = false) {
   ParameterStore store;
-  auto gpt = Gpt::Create(kSmallGpt, store);
+  auto gpt = Decoder::Create(kSmallGpt, store);
   const PipelineCut cut = {.first_units = {0, 2},
                            .borrowed = {{}, {store.Find("wte.weight")}},
                            .received = {{}, {{kRows, kSmallGpt.context, kSmallGpt.hidden_size}}}};

@@ -103,7 +103,7 @@ void ExpectPlannedMemory(const Plan& plan) {
   EngineMemory planned;
   const auto taken = OnRanks<EngineMemory>(2, [&](Communicator& world) {
     ParameterStore store;
-    const auto gpt = Gpt::Create(kSmallGpt, store);
+    const auto gpt = Decoder::Create(kSmallGpt, store);
     std::unique_ptr<SmallBatch> batch;
     const auto forward = [&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
       batch = std::make_unique<SmallBatch>(0, 3 * world.rank() + index);
@@ -208,7 +208,7 @@ TEST(EveryPreset, LoadsWhatAnyOtherSavedOnOtherRanks) { ExpectCheckpointsFitEach
 // What the programs of `ranks` send in a step.
 std::vector<plan::StepFigures> PlannedFigures(const Plan& plan, int ranks) {
   ParameterStore store;
-  const auto gpt = *Gpt::Create(kSmallGpt, store);
+  const auto gpt = *Decoder::Create(kSmallGpt, store);
   EXPECT_THAT(engine::FreezeGroups(store, plan), IsOk());
   const auto tokens = engine::SizesOf(kRows * kSmallGpt.context);
   const auto trace = *engine::RecordUse(store, plan, [&](Tape& tape) -> absl::StatusOr<Loss> {
@@ -382,7 +382,7 @@ TEST(EveryPreset, EvaluatesWithoutTouchingAnything) {
 TEST(Sharded, NamesTheUnitThatTheProgramDoesNotExpect) {
   const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {
     ParameterStore store;
-    auto gpt = Gpt::Create(kSmallGpt, store);
+    auto gpt = Decoder::Create(kSmallGpt, store);
     const SmallBatch batch(0, world.rank());
     bool swaps = false;
     const auto forward = [&](Tape& tape) -> absl::StatusOr<Loss> {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/decoder.h"
 #include "muster/engine.h"
-#include "muster/gpt.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::Each;
 
-constexpr GptConfig kDeepGpt = {
+constexpr DecoderConfig kDeepGpt = {
     .layers = 5, .heads = 2, .hidden_size = 32, .context = 16, .vocabulary = 24};
 
 struct Outcome {
@@ -30,7 +30,7 @@ struct Outcome {
 Outcome TrainRank(Communicator& world, const Plan& plan) {
   Outcome outcome;
   ParameterStore store;
-  const auto gpt = *Gpt::Create(kDeepGpt, store);
+  const auto gpt = *Decoder::Create(kDeepGpt, store);
   std::unique_ptr<SmallBatch> batch;
   int64_t step = 0;
   const auto forward = [&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
@@ -106,7 +106,7 @@ TEST(Recompute, KeepsItsPlannedMemoryUnderALossScale) {
 // A parameter that a region and the rest of the model use is ready once, when both have written.
 TEST(Recompute, SaysThatAGradientIsReadyOnceItIsWhole) {
   ParameterStore store;
-  const auto gpt = *Gpt::Create(kDeepGpt, store);
+  const auto gpt = *Decoder::Create(kDeepGpt, store);
   store.BindToOwnBuffers();
   store.Initialize(1);
   TensorPool pool;

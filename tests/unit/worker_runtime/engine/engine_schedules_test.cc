@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "muster/decoder.h"
 #include "muster/engine.h"
-#include "muster/gpt.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
@@ -26,7 +26,7 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-constexpr GptConfig kModel = {
+constexpr DecoderConfig kModel = {
     .layers = 6, .heads = 2, .hidden_size = 32, .context = 16, .vocabulary = 24};
 constexpr Engine::BatchSize kSize = {.batch = 1, .sequence = 16};
 constexpr int64_t kMicroBatches = 8;  // of a step
@@ -82,7 +82,7 @@ Outcome TrainRank(Communicator& world, const Setting& setting, int steps, const 
                   const std::string& save) {
   const Sevens text;
   ParameterStore store(setting.dtype);
-  const auto gpt = *Gpt::Create(kModel, store);
+  const auto gpt = *Decoder::Create(kModel, store);
   auto engine = Engine::Create(world, store, PlanOf(setting), gpt->Units(), kSize);
   if (!engine.ok()) return {engine.status()};
   Outcome outcome;
@@ -258,7 +258,7 @@ TEST_P(EverySchedule, GoesOnFromTheCheckpointsOfOthersAndTheyFromIts) {
 
 // The ranks' parts after two steps; rank `lost` is replaced by one that has nothing.
 std::string GoneOnWithout(int lost, const Setting& setting, int steps) {
-  const auto engine_on = [&](Communicator& world, ParameterStore& store, const Gpt& gpt) {
+  const auto engine_on = [&](Communicator& world, ParameterStore& store, const Decoder& gpt) {
     return *Engine::Create(world, store, PlanOf(setting), gpt.Units(), kSize);
   };
   const auto run = [](Engine& engine, int64_t steps) {
@@ -269,14 +269,14 @@ std::string GoneOnWithout(int lost, const Setting& setting, int steps) {
   std::vector<EngineSnapshot> brought =
       OnRanks<EngineSnapshot>(setting.ranks(), [&](Communicator& world) {
         ParameterStore store(setting.dtype);
-        const auto gpt = *Gpt::Create(kModel, store);
+        const auto gpt = *Decoder::Create(kModel, store);
         const auto engine = engine_on(world, store, *gpt);
         run(*engine, 2);
         return world.rank() == lost ? EngineSnapshot() : *engine->TakeSnapshot();
       });
   const auto hashes = OnRanks<std::string>(setting.ranks(), [&](Communicator& world) {
     ParameterStore store(setting.dtype);
-    const auto gpt = *Gpt::Create(kModel, store);
+    const auto gpt = *Decoder::Create(kModel, store);
     const auto engine = engine_on(world, store, *gpt);
     const auto restored = engine->Restore(brought[world.rank()]);
     if (!restored.ok()) return std::string(restored.status().message());
@@ -307,7 +307,7 @@ TEST_P(EverySchedule, MissesAStageThatIsLost) {
 // The programs of all ranks, from the model on the meta device.
 std::vector<plan::Program> ProgramsOf(const Setting& setting) {
   ParameterStore store;
-  const auto gpt = *Gpt::Create(kModel, store);
+  const auto gpt = *Decoder::Create(kModel, store);
   const Plan plan = PlanOf(setting);
   const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
   const int places = static_cast<int>(setting.places);
@@ -344,7 +344,7 @@ TEST_P(EverySchedule, SendsAndReservesWhatItsProgramsSay) {
     const auto taken = OnRanks<Taken>(setting.ranks(), [&](Communicator& world) {
       const Sevens text;
       ParameterStore store;
-      const auto gpt = *Gpt::Create(kModel, store);
+      const auto gpt = *Decoder::Create(kModel, store);
       auto engine = *Engine::Create(world, store, PlanOf(setting), gpt->Units(), kSize);
       auto reader = *engine->Read(text, kSize);
       EXPECT_THAT(engine->Step(*reader), IsOk());

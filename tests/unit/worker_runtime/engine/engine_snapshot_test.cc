@@ -370,7 +370,7 @@ TEST(EngineSnapshot, IsOfUseAgainWhereItsRestoringWasInterruptedWhichLeavesNoSta
 TEST(EngineSnapshot, HasTheStepWhoseUpdateIsDoneThoughWhatFollowedFailed) {
   const auto steps = OnRanks<int64_t>(2, [](Communicator& world) -> int64_t {
     ParameterStore store;
-    const auto gpt = *Gpt::Create(kSmallGpt, store);
+    const auto gpt = *Decoder::Create(kSmallGpt, store);
     const auto behind_update = static_cast<int64_t>(store.parameters().size()) * world.size();
     bool in_step = false;
     WatchedCommunicator watched(world, [&](int64_t count) {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "muster/decoder.h"
 #include "muster/engine.h"
-#include "muster/gpt.h"
 #include "muster/pipeline.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr GptConfig kModel = {
+constexpr DecoderConfig kModel = {
     .layers = 4, .heads = 2, .hidden_size = 32, .context = 16, .vocabulary = 24};
 constexpr Engine::BatchSize kSize = {.batch = 2, .sequence = 16};
 constexpr int64_t kMicroBatches = 8;  // of a step
@@ -73,7 +73,7 @@ Plan PlanOf(const Setting& setting) {
 struct Rank {
   SmallText text;
   ParameterStore store;
-  std::unique_ptr<Gpt> gpt;
+  std::unique_ptr<Decoder> gpt;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<BatchReader> reader;
 
@@ -82,7 +82,7 @@ struct Rank {
   static absl::StatusOr<std::unique_ptr<Rank>> Create(Communicator& world, const Plan& plan,
                                                       DType dtype, const std::string& load = "") {
     auto rank = std::make_unique<Rank>(dtype);
-    MUSTER_ASSIGN_OR_RETURN(rank->gpt, Gpt::Create(kModel, rank->store));
+    MUSTER_ASSIGN_OR_RETURN(rank->gpt, Decoder::Create(kModel, rank->store));
     MUSTER_ASSIGN_OR_RETURN(rank->engine,
                             Engine::Create(world, rank->store, plan, rank->gpt->Units(), kSize));
     if (!load.empty()) MUSTER_RETURN_IF_ERROR(rank->engine->Load(load).status());
@@ -254,7 +254,7 @@ TEST(Stages, EvaluateAsOneProcessDoes) {
 // The programs of all ranks, from the model on the meta device.
 std::vector<plan::Program> ProgramsOf(const Setting& setting) {
   ParameterStore store;
-  const auto gpt = *Gpt::Create(kModel, store);
+  const auto gpt = *Decoder::Create(kModel, store);
   const Plan plan = PlanOf(setting);
   const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
   const PipelineCut cut =
@@ -307,7 +307,7 @@ TEST(Stages, SendAndReserveWhatTheirProgramsSay) {
 
 TEST(Stages, AreCutWhereTheyTakeAlikeLong) {
   ParameterStore store;
-  const auto gpt = *Gpt::Create(kModel, store);
+  const auto gpt = *Decoder::Create(kModel, store);
   const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
   const auto cut = engine::CutModel(store, Plan(), 2, gpt->Units(), sample);
   ASSERT_THAT(cut, IsOk());
@@ -320,7 +320,7 @@ TEST(Stages, AreCutWhereTheyTakeAlikeLong) {
 
 TEST(Stages, AreCutByTheCostsThatTheirUnitsAreGiven) {
   ParameterStore store;
-  const auto gpt = *Gpt::Create(kModel, store);
+  const auto gpt = *Decoder::Create(kModel, store);
   const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
   Plan plan = {.stages = 2, .unit_costs = {{"embedding", 1}, {"h.*", 1}, {"head", 4}}};
   EXPECT_THAT(engine::CutModel(store, plan, 2, gpt->Units(), sample)->first_units,
@@ -343,7 +343,7 @@ TEST(Stages, HaveTheBitsOfOneProcessWhereverTheyAreCut) {
 
 TEST(UnitCosts, AreMeasuredOnceForEachKindAndTakeNothingAlong) {
   ParameterStore store;
-  const auto gpt = *Gpt::Create(kModel, store);
+  const auto gpt = *Decoder::Create(kModel, store);
   Plan plan = {.stages = 2};
   plan.groups = {{.parameters = "wpe.*", .frozen = true}};
   int runs = 0;
@@ -369,7 +369,7 @@ TEST(UnitCosts, AreMeasuredOnceForEachKindAndTakeNothingAlong) {
 
 TEST(UnitCosts, AreMeasuredOfUnitsThatAreFrozen) {
   ParameterStore store;
-  const auto gpt = *Gpt::Create(kModel, store, {.rank = 2});
+  const auto gpt = *Decoder::Create(kModel, store, {.rank = 2});
   Plan plan = {.stages = 2};
   plan.groups = {{.parameters = "h.0.*", .frozen = true}};
   const auto costs = MeasureUnitCosts(store, plan, gpt->Units(), kSize.batch, kSize.sequence);
@@ -404,7 +404,7 @@ TEST(Stages, AreRefusedInASentence) {
 TEST(Stages, NeedAModelInUnits) {
   const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {
     ParameterStore store;
-    const auto gpt = *Gpt::Create(kModel, store);
+    const auto gpt = *Decoder::Create(kModel, store);
     Plan plan;
     plan.stages = 2;
     return Engine::Create(world, store, plan).status();

@@ -124,7 +124,7 @@ TEST(Engine, ReadsEachMicroBatchOfEachStepOnce) {
   const CountingTokens tokens;
   const auto seen = OnRanks<std::vector<std::string>>(2, [&](Communicator& world) {
     ParameterStore store;
-    auto gpt = Gpt::Create(kSmallGpt, store);
+    auto gpt = Decoder::Create(kSmallGpt, store);
     auto engine = Engine::Create(world, store, SmallPlan(SumMode::kOrdered, 2));
     auto reader = (*engine)->Read(tokens, {.batch = 2, .sequence = kSmallGpt.context});
     std::vector<std::string> batches;
@@ -147,7 +147,7 @@ TEST(Engine, RefusesAReaderThatCountsMicroBatchesAnotherWay) {
   const CountingTokens tokens;
   const auto statuses = OnRanks<absl::Status>(1, [&](Communicator& world) {
     ParameterStore store;
-    auto gpt = Gpt::Create(kSmallGpt, store);
+    auto gpt = Decoder::Create(kSmallGpt, store);
     auto engine = Engine::Create(world, store, SmallPlan(SumMode::kFast, 2));
     auto reader =
         BatchReader::Create(tokens, {.accumulation = 3, .batch = 2, .sequence = kSmallGpt.context});
@@ -170,7 +170,7 @@ TEST(Engine, WeighsMicroBatchesByTheirTokens) {
     return *(*training)->Step();
   });
   ParameterStore store;
-  auto gpt = Gpt::Create(kSmallGpt, store);
+  auto gpt = Decoder::Create(kSmallGpt, store);
   store.BindToOwnBuffers();
   store.Initialize(Plan().seed);
   TensorPool pool;
@@ -238,7 +238,7 @@ TEST(Engine, FollowsTheLearningRateSchedule) {
 TEST(Engine, HasThePlanHashThatMusterPlanPrints) {
   const Plan plan = SmallPlan(SumMode::kOrdered, 2);
   ParameterStore store;
-  const auto gpt = Gpt::Create(kSmallGpt, store);
+  const auto gpt = Decoder::Create(kSmallGpt, store);
   const std::string text = plan::CanonicalText(plan, engine::InfoOf(store));
   const auto hashes = OnRanks<std::string>(2, [&](Communicator& world) {
     return (*SmallTraining::Create(world, plan))->engine().PlanHash();
@@ -297,9 +297,9 @@ TEST(Engine, NamesTheRankAndTheSettingThatDiffer) {
 TEST(Engine, NamesTheParameterThatDiffersBetweenRanks) {
   const auto statuses = OnRanks<absl::Status>(2, [](Communicator& world) {
     ParameterStore store;
-    GptConfig config = kSmallGpt;
+    DecoderConfig config = kSmallGpt;
     if (world.rank() == 1) config.hidden_size = 16;
-    const auto gpt = Gpt::Create(config, store);
+    const auto gpt = Decoder::Create(config, store);
     return Engine::Create(world, store, Plan()).status();
   });
   EXPECT_THAT(
@@ -320,7 +320,7 @@ TEST(Engine, RefusesAResidencyThatThisVersionHasNot) {
 TEST(Engine, WantsASampleWhereItMustKnowTheOrderOfUse) {
   const auto statuses = OnRanks<absl::Status>(2, [&](Communicator& world) {
     ParameterStore store;
-    const auto gpt = Gpt::Create(kSmallGpt, store);
+    const auto gpt = Decoder::Create(kSmallGpt, store);
     return Engine::Create(world, store, *PlanPreset("fsdp")).status();
   });
   EXPECT_THAT(statuses,
@@ -377,7 +377,7 @@ TEST(Engine, NamesTheRankWhoseLossIsNotFiniteAndLeavesTheParameters) {
 TEST(Engine, SaysWhichShapeDoesNotFitOnEveryRank) {
   const auto statuses = OnRanks<std::vector<absl::Status>>(2, [](Communicator& world) {
     ParameterStore store;
-    const auto gpt = *Gpt::Create(kSmallGpt, store);
+    const auto gpt = *Decoder::Create(kSmallGpt, store);
     const std::vector<int32_t> tokens(2 * kSmallGpt.context, 1);
     const auto forward = [&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
       const auto targets = absl::MakeConstSpan(tokens);
@@ -403,7 +403,7 @@ TEST(Engine, RefusesIdsAndTargetsOutsideTheVocabularyOfAProgramsOwnBatch) {
   const auto step = [&](const std::vector<int32_t>& inputs, const std::vector<int32_t>& targets) {
     return OnRanks<absl::Status>(1, [&](Communicator& world) {
       ParameterStore store;
-      auto gpt = Gpt::Create(kSmallGpt, store);
+      auto gpt = Decoder::Create(kSmallGpt, store);
       auto engine = Engine::Create(world, store, SmallPlan(SumMode::kFast, 1));
       return (*engine)
           ->Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
@@ -509,7 +509,7 @@ TEST(Engine, ChangesNothingWhereTheBucketThatIsReducedLastIsNotFinite) {
 TEST(Engine, TreatsParametersThatNoOperationUsesAsUntouched) {
   const auto values = OnRanks<std::vector<float>>(2, [](Communicator& world) {
     ParameterStore store;
-    auto gpt = Gpt::Create(kSmallGpt, store);
+    auto gpt = Decoder::Create(kSmallGpt, store);
     Parameter& unused =
         store.Declare({.name = "unused", .shape = {5}, .initializer = Initializer::Constant(0.5)});
     auto engine = Engine::Create(world, store, SmallPlan(SumMode::kOrdered, 2));
@@ -571,9 +571,9 @@ TEST(Engine, RefusesTheCheckpointOfAnotherModelOnEveryRank) {
   TemporaryDirectory directory;
   OnRanks<int>(1, [&](Communicator& world) {
     ParameterStore store;
-    GptConfig config = kSmallGpt;
+    DecoderConfig config = kSmallGpt;
     config.layers = 3;
-    auto gpt = Gpt::Create(config, store);
+    auto gpt = Decoder::Create(config, store);
     EXPECT_THAT((*Engine::Create(world, store, Plan()))->Save(directory.path(), {}), IsOk());
     return 0;
   });

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "muster/decoder.h"
 #include "muster/engine.h"
-#include "muster/gpt.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/engine/training_ranks.h"
@@ -30,7 +30,7 @@ struct Setting {
   SumMode mode = SumMode::kOrdered;
 };
 
-GptAdapters AdaptersOf(const Setting& setting) {
+DecoderAdapters AdaptersOf(const Setting& setting) {
   return {.rank = 2, .beside = "h.*.c_*.weight", .dtype = setting.adapters};
 }
 
@@ -49,7 +49,7 @@ struct TypesOutcome : Outcome {
 // The rank that needs most holds what was planned for it.
 void ExpectPlannedMemory(const Setting& setting, const std::vector<TypesOutcome>& outcomes) {
   ParameterStore store(setting.model);
-  const auto gpt = *Gpt::Create(kSmallGpt, store, AdaptersOf(setting));
+  const auto gpt = *Decoder::Create(kSmallGpt, store, AdaptersOf(setting));
   const auto planned = Engine::PlanMemory(store, PlanOf(setting),
                                           {setting.stages * setting.replicas}, gpt->Units(), kSize);
   ASSERT_THAT(planned, IsOk());
@@ -66,7 +66,7 @@ TypesOutcome TrainRank(Communicator& world, const Setting& setting, const std::s
                        const std::string& save) {
   const SmallText text;
   ParameterStore store(setting.model);
-  const auto gpt = *Gpt::Create(kSmallGpt, store, AdaptersOf(setting));
+  const auto gpt = *Decoder::Create(kSmallGpt, store, AdaptersOf(setting));
   auto engine = Engine::Create(world, store, PlanOf(setting), gpt->Units(), kSize);
   TypesOutcome outcome;
   outcome.status = engine.status();
@@ -136,7 +136,7 @@ TEST(AdaptersOfF32, TakeLessThanThoseOf16BitsThatHaveMasters) {
   const auto memory = [](DType adapters) {
     ParameterStore store(DType::kBf16);
     const Setting setting = {.adapters = adapters, .mode = SumMode::kFast};
-    const auto gpt = *Gpt::Create(kSmallGpt, store, AdaptersOf(setting));
+    const auto gpt = *Decoder::Create(kSmallGpt, store, AdaptersOf(setting));
     return *Engine::PlanMemory(store, PlanOf(setting), {}, gpt->Units(), kSize);
   };
   const EngineMemory wide = memory(DType::kF32);
@@ -162,10 +162,11 @@ TEST(AdaptersOfF32, GoOnFromWhatAnyPlanAndTypeHasSaved) {
   Trained({}, narrow);
 }
 
-absl::Status Refusal(DType model, GptAdapters adapters, bool learns_a_norm, bool draws = false) {
+absl::Status Refusal(DType model, DecoderAdapters adapters, bool learns_a_norm,
+                     bool draws = false) {
   return OnRanks<absl::Status>(1, [&](Communicator& world) {
     ParameterStore store(model);
-    const auto gpt = *Gpt::Create(kSmallGpt, store, adapters);
+    const auto gpt = *Decoder::Create(kSmallGpt, store, adapters);
     if (learns_a_norm) {
       store.BeginUnit("own");
       Scope(store).Declare({.name = "norm", .shape = {8}});
@@ -177,7 +178,7 @@ absl::Status Refusal(DType model, GptAdapters adapters, bool learns_a_norm, bool
 }
 
 TEST(TypesOfParameters, ThatDoNotGoTogetherAreNamed) {
-  const GptAdapters wide = {.rank = 2, .dtype = DType::kF32};
+  const DecoderAdapters wide = {.rank = 2, .dtype = DType::kF32};
   EXPECT_THAT(Refusal(DType::kBf16, wide, true),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "h.0.attn.c_attn.lora.down is in f32 and norm in bf16: all parameters that "

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 #include "tests/support/status_matchers.h"
 
 namespace muster::engine {
@@ -18,7 +18,7 @@ using ::testing::Each;
 using ::testing::SizeIs;
 
 struct Case {
-  GptConfig config;
+  DecoderConfig config;
   int64_t batch = 1;
   int64_t sequence = 1;
   DType dtype = DType::kF32;
@@ -43,7 +43,7 @@ struct Use {
 // The same with memory.
 Use Measured(const Case& c) {
   ParameterStore store(c.dtype);
-  const auto gpt = Gpt::Create(c.config, store);
+  const auto gpt = Decoder::Create(c.config, store);
   EXPECT_THAT(gpt, IsOk());
   store.BindToOwnBuffers();
   store.Initialize(1);
@@ -61,7 +61,7 @@ Use Measured(const Case& c) {
 
 plan::UseTrace Planned(const Case& c, bool on_gpus = false) {
   ParameterStore store(c.dtype);
-  const auto gpt = Gpt::Create(c.config, store);
+  const auto gpt = Decoder::Create(c.config, store);
   EXPECT_THAT(gpt, IsOk());
   const auto tokens = SizesOf(c.batch * c.sequence);
   const auto trace = RecordUse(

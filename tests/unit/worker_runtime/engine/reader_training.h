@@ -27,9 +27,9 @@ inline constexpr LossScaling kTooLargeAtFirst = {.kind = LossScaling::Kind::kTor
 // Declares a model, which lives as long as its units.
 using MakeUnits = std::function<UnitModel(ParameterStore& store)>;
 
-inline MakeUnits UnitsOf(const GptConfig& config) {
+inline MakeUnits UnitsOf(const DecoderConfig& config) {
   return [config](ParameterStore& store) -> UnitModel {
-    const std::shared_ptr<Gpt> gpt = *Gpt::Create(config, store);
+    const std::shared_ptr<Decoder> gpt = *Decoder::Create(config, store);
     return [gpt, units = gpt->Units()](Tape& tape, UnitRange range, const ModelInput& input,
                                        absl::Span<const Activation> received) {
       return units(tape, range, input, received);

@@ -23,7 +23,7 @@ struct SmallRig {
   // `device`: see ParameterStore::PlaceOn.
   explicit SmallRig(Communicator& world, const Plan& plan, const Device* device = nullptr) {
     store.PlaceOn(device);
-    gpt = *Gpt::Create(kSmallGpt, store);
+    gpt = *Decoder::Create(kSmallGpt, store);
     const UnitModel units = gpt->Units();
     made = engine::MakeRig(
         world, store, plan, {},
@@ -66,7 +66,7 @@ struct SmallRig {
 
   SmallText text;
   ParameterStore store;
-  std::unique_ptr<Gpt> gpt;
+  std::unique_ptr<Decoder> gpt;
   absl::StatusOr<std::unique_ptr<engine::Rig>> made;
 };
 

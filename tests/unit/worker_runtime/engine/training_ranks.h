@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "muster/data.h"
+#include "muster/decoder.h"
 #include "muster/engine.h"
-#include "muster/gpt.h"
 #include "muster/rng.h"
 #include "proto/base/status_macros.h"
 #include "tests/support/status_matchers.h"
@@ -26,7 +26,7 @@
 
 namespace muster::testing {
 
-inline constexpr GptConfig kSmallGpt = {
+inline constexpr DecoderConfig kSmallGpt = {
     .layers = 2, .heads = 2, .hidden_size = 32, .context = 16, .vocabulary = 24};
 inline constexpr int64_t kRows = 2;
 
@@ -74,7 +74,7 @@ class SmallTraining {
                                                                EngineOptions options = {}) {
     auto training = std::unique_ptr<SmallTraining>(new SmallTraining(world, dtype));
     training->store_.PlaceOn(device);
-    MUSTER_ASSIGN_OR_RETURN(training->gpt_, Gpt::Create(kSmallGpt, training->store_));
+    MUSTER_ASSIGN_OR_RETURN(training->gpt_, Decoder::Create(kSmallGpt, training->store_));
     MUSTER_ASSIGN_OR_RETURN(
         training->engine_,
         Engine::Create(
@@ -151,7 +151,7 @@ class SmallTraining {
 
   Communicator& world_;
   ParameterStore store_;
-  std::unique_ptr<Gpt> gpt_;
+  std::unique_ptr<Decoder> gpt_;
   std::unique_ptr<Engine> engine_;
 };
 

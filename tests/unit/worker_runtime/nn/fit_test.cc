@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/numbers.h"
 

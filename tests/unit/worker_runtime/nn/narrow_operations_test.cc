@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 #include "muster/sixteen_bits.h"
 #include "tests/unit/worker_runtime/numbers.h"
 #include "tests/unit/worker_runtime/operations_on.h"
@@ -21,7 +21,7 @@ double Element(const Tensor& tensor, int64_t i) {
 
 struct Passes {
   explicit Passes(DType dtype) : store(dtype) {
-    gpt = *Gpt::Create(
+    gpt = *Decoder::Create(
         {.layers = 2, .heads = 2, .hidden_size = 32, .context = 16, .vocabulary = 24}, store);
     store.BindToOwnBuffers();
     store.Initialize(1);
@@ -38,7 +38,7 @@ struct Passes {
   }
 
   ParameterStore store;
-  std::unique_ptr<Gpt> gpt;
+  std::unique_ptr<Decoder> gpt;
   TensorPool pool;
 };
 

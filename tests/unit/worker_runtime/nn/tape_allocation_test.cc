@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 #include "tests/unit/worker_runtime/numbers.h"
 
 namespace {
@@ -26,7 +26,7 @@ namespace {
 
 TEST(Step, AllocatesNothingAfterTheFirst) {
   ParameterStore store;
-  const auto gpt = *Gpt::Create(
+  const auto gpt = *Decoder::Create(
       {.layers = 2, .heads = 2, .hidden_size = 32, .context = 16, .vocabulary = 17}, store);
   store.BindToOwnBuffers();
   store.Initialize(1);

@@ -6,7 +6,7 @@
 #include <new>
 #include <vector>
 
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 #include "tests/unit/worker_runtime/numbers.h"
 
 namespace muster {
@@ -17,13 +17,13 @@ using ::muster::testing::SameBits;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr GptConfig kTiny = {
+constexpr DecoderConfig kTiny = {
     .layers = 2, .heads = 2, .hidden_size = 16, .context = 8, .vocabulary = 11};
 
 // A bound tiny GPT with a batch.
 struct TinyGpt {
   ParameterStore store;
-  std::unique_ptr<Gpt> gpt = *Gpt::Create(kTiny, store);
+  std::unique_ptr<Decoder> gpt = *Decoder::Create(kTiny, store);
   TensorPool pool;
   std::vector<int32_t> tokens = RandomTokens(2 * 8 + 1, kTiny.vocabulary);
 

@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using Args = std::vector<std::string>;
 using Kind = LearningRateSchedule::Kind;
 
-absl::StatusOr<PlanOptions> Parse(const Args& args, const GptConfig& model = GptConfig()) {
+absl::StatusOr<PlanOptions> Parse(const Args& args, const DecoderConfig& model = DecoderConfig()) {
   PlanOptions options;
   options.model = model;
   const command_line::Grammar grammar{.program = "plan", .options = PlanFlags(options)};
@@ -42,7 +42,7 @@ TEST(PlanOptions, AreTheDefaultsIfNothingIsSaid) {
   const absl::StatusOr<PlanOptions> options = Parse({});
   ASSERT_THAT(options, IsOk());
   EXPECT_EQ(options->plan, Plan());
-  EXPECT_EQ(options->model, GptConfig());
+  EXPECT_EQ(options->model, DecoderConfig());
   EXPECT_EQ(options->batch_size, 4);
   EXPECT_EQ(options->steps, 200);
   EXPECT_EQ(options->dtype, DType::kF32);
@@ -87,9 +87,9 @@ TEST(PlanOptions, EachReachItsField) {
   plan.seed = 42;
   plan.stages = 2;
   EXPECT_EQ(Describe(options->plan), Describe(plan));
-  EXPECT_EQ(
-      options->model,
-      (GptConfig{.layers = 2, .heads = 4, .hidden_size = 64, .context = 32, .vocabulary = 256}));
+  EXPECT_EQ(options->model,
+            (DecoderConfig{
+                .layers = 2, .heads = 4, .hidden_size = 64, .context = 32, .vocabulary = 256}));
   EXPECT_EQ(options->batch_size, 8);
   EXPECT_EQ(options->steps, 90);
   EXPECT_EQ(options->dtype, DType::kF64);
@@ -174,7 +174,7 @@ TEST(PlanOptions, StartFromTheCallersModel) {
       Parse({"--layers=3"}, {.heads = 2, .hidden_size = 10, .vocabulary = 99});
   ASSERT_THAT(options, IsOk());
   EXPECT_EQ(options->model,
-            (GptConfig{.layers = 3, .heads = 2, .hidden_size = 10, .vocabulary = 99}));
+            (DecoderConfig{.layers = 3, .heads = 2, .hidden_size = 10, .vocabulary = 99}));
 }
 
 TEST(PlanOptions, LeaveAConstantPlanTheSameForMoreSteps) {

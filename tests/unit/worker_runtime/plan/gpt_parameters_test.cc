@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 #include "tests/support/status_matchers.h"
 
 namespace muster::plan {
@@ -15,10 +15,10 @@ using ::testing::HasSubstr;
 
 TEST(NumParameters, AreAsManyAsTheModelDeclares) {
   for (const std::string& name : NamedGpts()) {
-    const absl::StatusOr<GptConfig> config = NamedGpt(name);
+    const absl::StatusOr<DecoderConfig> config = NamedGpt(name);
     ASSERT_THAT(config, IsOk());
     ParameterStore store;
-    EXPECT_THAT(Gpt::Create(*config, store), IsOk());
+    EXPECT_THAT(Decoder::Create(*config, store), IsOk());
     EXPECT_EQ(store.num_elements(), config->num_parameters());
   }
 }
@@ -37,14 +37,14 @@ TEST(NamedGpt, NamesTheNearestOfAnUnknownName) {
 }
 
 TEST(GptFlopsPerToken, CountMultipliedParametersAndAttention) {
-  const GptConfig config = {
+  const DecoderConfig config = {
       .layers = 2, .heads = 1, .hidden_size = 4, .context = 8, .vocabulary = 16};
   const double parameters = 16 * 4 + 2 * (12 * 16 + 13 * 4) + 2 * 4;
   EXPECT_EQ(GptFlopsPerToken(config), 6 * parameters + 12 * 2 * 4 * 8);
 }
 
-TEST(GptConfig, RefusesAModelWhoseParametersCannotBeCounted) {
-  const GptConfig config = {.layers = 60'000, .heads = 1, .hidden_size = 1 << 24};
+TEST(DecoderConfig, RefusesAModelWhoseParametersCannotBeCounted) {
+  const DecoderConfig config = {.layers = 60'000, .heads = 1, .hidden_size = 1 << 24};
   EXPECT_THAT(config.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("hidden_size must be smaller, not 16777216, or layers fewer")));

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_replace.h"
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 #include "tests/support/status_matchers.h"
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/plan/state_types.h"
@@ -30,7 +30,7 @@ PlanPageInput TwoRanks() {
 // Adds the model that its options describe.
 PlanPageInput WithModel(PlanPageInput input, int stages = 1) {
   ParameterStore store(input.options.dtype);
-  EXPECT_THAT(Gpt::Create(input.options.model, store), IsOk());
+  EXPECT_THAT(Decoder::Create(input.options.model, store), IsOk());
   input.parameters = engine::InfoOf(store);
   input.unit_names = store.unit_names();
   UseTrace trace = AssumedTrace(static_cast<int>(input.parameters.size()));

@@ -20,11 +20,11 @@ using ::testing::HasSubstr;
 constexpr int64_t kGigabyte = 1'000'000'000;
 
 TEST(CheckFitsMachine, AcceptsAModelWhoseStateFits) {
-  EXPECT_THAT(CheckFitsMachine(GptConfig(), DType::kF32, 2, kGigabyte), IsOk());
+  EXPECT_THAT(CheckFitsMachine(DecoderConfig(), DType::kF32, 2, kGigabyte), IsOk());
 }
 
 TEST(CheckFitsMachine, RefusesAModelThatNoActivationWouldFitBeside) {
-  const GptConfig gpt2 = {
+  const DecoderConfig gpt2 = {
       .layers = 48, .heads = 25, .hidden_size = 1600, .context = 1024, .vocabulary = 50257};
   EXPECT_THAT(
       CheckFitsMachine(gpt2, DType::kF32, 1, 24 * kGigabyte),
@@ -33,9 +33,9 @@ TEST(CheckFitsMachine, RefusesAModelThatNoActivationWouldFitBeside) {
 }
 
 TEST(CheckFitsMachine, CountsAllRanksOfTheMachine) {
-  const int64_t bytes_of_one = 4 * 4 * GptConfig().num_parameters();
-  EXPECT_THAT(CheckFitsMachine(GptConfig(), DType::kF32, 1, bytes_of_one), IsOk());
-  EXPECT_THAT(CheckFitsMachine(GptConfig(), DType::kF32, 2, bytes_of_one),
+  const int64_t bytes_of_one = 4 * 4 * DecoderConfig().num_parameters();
+  EXPECT_THAT(CheckFitsMachine(DecoderConfig(), DType::kF32, 1, bytes_of_one), IsOk());
+  EXPECT_THAT(CheckFitsMachine(DecoderConfig(), DType::kF32, 2, bytes_of_one),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 ranks")));
 }
 

@@ -1,5 +1,5 @@
 // The layers of a GPT, whole and in the pieces that it may be cut into.
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,13 +21,13 @@ constexpr double kInitialStd = 0.02;
 constexpr char kWeight[] = ".weight";
 constexpr char kAdapter[] = ".lora.";
 
-AdaptedLinear MatrixIn(const Scope& scope, const GptAdapters& adapters,
+AdaptedLinear MatrixIn(const Scope& scope, const DecoderAdapters& adapters,
                        const Linear::Options& options) {
   const bool fits = adapters.Fits(absl::StrCat(scope.prefix(), kWeight));
   return AdaptedLinear(scope, options, fits ? adapters.rank : 0, adapters.dtype);
 }
 
-absl::Status CheckRank(const GptConfig& config, const GptAdapters& adapters) {
+absl::Status CheckRank(const DecoderConfig& config, const DecoderAdapters& adapters) {
   if (0 <= adapters.rank && adapters.rank <= config.hidden_size) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the rank of adapters must be between 1 and the hidden size, which is ",
@@ -36,7 +36,8 @@ absl::Status CheckRank(const GptConfig& config, const GptAdapters& adapters) {
 
 // Freezes the parameters from number `first` on, but for adapters; each that the pattern fits must
 // be a matrix that has got one.
-absl::Status FreezeBase(const ParameterStore& store, size_t first, const GptAdapters& adapters) {
+absl::Status FreezeBase(const ParameterStore& store, size_t first,
+                        const DecoderAdapters& adapters) {
   const auto refuse = [&](const auto&... what) {
     return absl::InvalidArgumentError(
         absl::StrCat("adapters beside '", adapters.beside, "': it fits ", what...,
@@ -63,7 +64,8 @@ absl::Status FreezeBase(const ParameterStore& store, size_t first, const GptAdap
 
 }  // namespace
 
-GptBlock::GptBlock(const Scope& scope, const GptConfig& config, const GptAdapters& adapters)
+DecoderBlock::DecoderBlock(const Scope& scope, const DecoderConfig& config,
+                           const DecoderAdapters& adapters)
     : context_(config.context),
       norm1_(scope / "ln_1", config.hidden_size),
       qkv_(MatrixIn(scope / "attn" / "c_attn", adapters,
@@ -81,18 +83,19 @@ GptBlock::GptBlock(const Scope& scope, const GptConfig& config, const GptAdapter
                         .outputs = config.hidden_size,
                         .initial_std = kInitialStd / std::sqrt(2.0 * config.layers)})) {}
 
-Activation GptBlock::Forward(Tape& tape, const Activation& x) const {
+Activation DecoderBlock::Forward(Tape& tape, const Activation& x) const {
   const Activation attended = attention_.Forward(tape, qkv_.Forward(tape, norm1_.Forward(tape, x)));
   return Mlp(tape, projection_.ForwardOnto(tape, x, attended));
 }
 
-Activation GptBlock::ForwardCached(Tape& tape, const Activation& x, KeyValueCache& cache) const {
+Activation DecoderBlock::ForwardCached(Tape& tape, const Activation& x,
+                                       KeyValueCache& cache) const {
   const Tensor qkv = qkv_.Forward(tape, norm1_.Forward(tape, x)).value;
   const Activation attended = {attention_.ForwardCached(tape, qkv, cache, context_)};
   return Mlp(tape, projection_.ForwardOnto(tape, x, attended));
 }
 
-Activation GptBlock::Mlp(Tape& tape, const Activation& x) const {
+Activation DecoderBlock::Mlp(Tape& tape, const Activation& x) const {
   const Activation in = norm2_.Forward(tape, x);
   if (!widen_.is_adapted() && !narrow_.is_adapted()) {
     return narrow_.base().ForwardOntoGelu(tape, x, widen_.base().ForwardGelu(tape, in));
@@ -100,7 +103,8 @@ Activation GptBlock::Mlp(Tape& tape, const Activation& x) const {
   return narrow_.ForwardOnto(tape, x, Gelu().Forward(tape, widen_.Forward(tape, in)));
 }
 
-Gpt::Gpt(const GptConfig& config, ParameterStore& store, const GptAdapters& adapters)
+Decoder::Decoder(const DecoderConfig& config, ParameterStore& store,
+                 const DecoderAdapters& adapters)
     : config_(config),
       embedding_((store.BeginUnit("embedding"), Scope(store)), {.vocabulary = config.vocabulary,
                                                                 .context = config.context,
@@ -109,28 +113,29 @@ Gpt::Gpt(const GptConfig& config, ParameterStore& store, const GptAdapters& adap
   for (int layer = 0; layer < config.layers; ++layer) {
     const Scope scope = Scope(store) / "h" / layer;
     store.BeginUnit(scope.prefix());
-    blocks_.push_back(std::make_unique<GptBlock>(scope, config, adapters));
+    blocks_.push_back(std::make_unique<DecoderBlock>(scope, config, adapters));
   }
   store.BeginUnit("head");
   final_norm_ = std::make_unique<LayerNorm>(Scope(store) / "ln_f", config.hidden_size);
 }
 
-absl::StatusOr<std::unique_ptr<Gpt>> Gpt::Create(const GptConfig& config, ParameterStore& store,
-                                                 const GptAdapters& adapters) {
+absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(const DecoderConfig& config,
+                                                         ParameterStore& store,
+                                                         const DecoderAdapters& adapters) {
   MUSTER_RETURN_IF_ERROR(config.Validate());
   MUSTER_RETURN_IF_ERROR(CheckRank(config, adapters));
   const size_t first = store.parameters().size();
-  auto gpt = absl::WrapUnique(new Gpt(config, store, adapters));
+  auto gpt = absl::WrapUnique(new Decoder(config, store, adapters));
   if (adapters.rank > 0) MUSTER_RETURN_IF_ERROR(FreezeBase(store, first, adapters));
   return gpt;
 }
 
-Activation Gpt::Forward(Tape& tape, const TokenBatch& batch) const {
+Activation Decoder::Forward(Tape& tape, const TokenBatch& batch) const {
   const int layers = static_cast<int>(blocks_.size());
   return Head(tape, ForwardBlocks(tape, embedding_.Forward(tape, batch), {0, layers}));
 }
 
-Activation Gpt::ForwardBlocks(Tape& tape, Activation x, UnitRange blocks) const {
+Activation Decoder::ForwardBlocks(Tape& tape, Activation x, UnitRange blocks) const {
   const bool full = tape.recompute().kind == Recompute::Kind::kFull;
   const int each = full ? static_cast<int>(tape.recompute().layers) : blocks.end - blocks.first;
   for (int first = blocks.first; first < blocks.end; first += each) {
@@ -146,7 +151,7 @@ Activation Gpt::ForwardBlocks(Tape& tape, Activation x, UnitRange blocks) const 
 }
 
 // Unit 0 is the embedding, then come the blocks, and the head is the last.
-UnitModel Gpt::Units() const {
+UnitModel Decoder::Units() const {
   return [this](Tape& tape, UnitRange units, const ModelInput& input,
                 absl::Span<const Activation> received) -> absl::StatusOr<StageOutput> {
     const int layers = static_cast<int>(blocks_.size());
@@ -158,16 +163,16 @@ UnitModel Gpt::Units() const {
   };
 }
 
-Activation Gpt::Head(Tape& tape, const Activation& x) const {
+Activation Decoder::Head(Tape& tape, const Activation& x) const {
   return TiedHead(tape, final_norm_->Forward(tape, x), embedding_.token_table());
 }
 
-Loss Gpt::HeadLoss(Tape& tape, const Activation& x, absl::Span<const int32_t> targets) const {
+Loss Decoder::HeadLoss(Tape& tape, const Activation& x, absl::Span<const int32_t> targets) const {
   return TiedHeadLoss(tape, final_norm_->Forward(tape, x), embedding_.token_table(), targets);
 }
 
-Loss Gpt::ComputeLoss(Tape& tape, const TokenBatch& batch,
-                      absl::Span<const int32_t> targets) const {
+Loss Decoder::ComputeLoss(Tape& tape, const TokenBatch& batch,
+                          absl::Span<const int32_t> targets) const {
   const int layers = static_cast<int>(blocks_.size());
   return HeadLoss(tape, ForwardBlocks(tape, embedding_.Forward(tape, batch), {0, layers}), targets);
 }

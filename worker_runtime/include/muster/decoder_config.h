@@ -13,14 +13,14 @@
 
 namespace muster {
 
-struct GptConfig {
+struct DecoderConfig {
   int64_t layers = 6;
   int64_t heads = 6;
   int64_t hidden_size = 384;
   int64_t context = 256;
   int64_t vocabulary = 256;  // bytes
 
-  friend bool operator==(const GptConfig&, const GptConfig&) = default;
+  friend bool operator==(const DecoderConfig&, const DecoderConfig&) = default;
 
   // kInvalidArgument with the value, what was expected and a hint.
   absl::Status Validate() const;
@@ -28,12 +28,12 @@ struct GptConfig {
 };
 
 // Adapters of low rank beside matrices of a GPT (muster/low_rank.h), which then learn alone.
-struct GptAdapters {
+struct DecoderAdapters {
   int64_t rank = 0;                        // 0: there are none
   std::string beside = "*.c_attn.weight";  // names of the matrices, with * for any text
   std::optional<DType> dtype = {};         // nothing: the model's; muster/low_rank.h says which
 
-  friend bool operator==(const GptAdapters&, const GptAdapters&) = default;
+  friend bool operator==(const DecoderAdapters&, const DecoderAdapters&) = default;
 
   // Whether an adapter is to stand beside the parameter of that name.
   bool Fits(absl::string_view name) const;

@@ -1,5 +1,5 @@
 // Limits of the sizes of a GPT, and its number of parameters.
-#include "muster/gpt_config.h"
+#include "muster/decoder_config.h"
 
 #include <algorithm>
 
@@ -23,7 +23,7 @@ absl::Status CheckSize(absl::string_view name, int64_t value, int64_t most = kLa
 }
 
 // Counts in double, which cannot overflow.
-absl::Status CheckTotal(const GptConfig& config) {
+absl::Status CheckTotal(const DecoderConfig& config) {
   const double width = static_cast<double>(config.hidden_size);
   const double total = static_cast<double>(config.vocabulary + config.context) * width +
                        static_cast<double>(config.layers) * 12 * width * width;
@@ -42,7 +42,7 @@ int64_t LargestDivisorUpTo(int64_t n, int64_t bound) {
 
 }  // namespace
 
-absl::Status GptConfig::Validate() const {
+absl::Status DecoderConfig::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckSize("layers", layers, kMostBlocks));
   MUSTER_RETURN_IF_ERROR(CheckSize("heads", heads));
   MUSTER_RETURN_IF_ERROR(CheckSize("hidden_size", hidden_size));
@@ -58,11 +58,11 @@ absl::Status GptConfig::Validate() const {
   return CheckTotal(*this);
 }
 
-bool GptAdapters::Fits(absl::string_view name) const {
+bool DecoderAdapters::Fits(absl::string_view name) const {
   return rank > 0 && plan::FitsPattern(name, beside);
 }
 
-int64_t GptConfig::num_parameters() const {
+int64_t DecoderConfig::num_parameters() const {
   const int64_t block = 12 * hidden_size * hidden_size + 13 * hidden_size;
   return (vocabulary + context) * hidden_size + layers * block + 2 * hidden_size;
 }

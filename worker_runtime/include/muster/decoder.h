@@ -1,8 +1,8 @@
 // GPT-2: pre-norm blocks, learned positions, head tied to the token table.
 //
 //   ParameterStore store;
-//   const GptConfig config = {.layers = 6, .heads = 6, .hidden_size = 384};
-//   MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Gpt> gpt, Gpt::Create(config, store));
+//   const DecoderConfig config = {.layers = 6, .heads = 6, .hidden_size = 384};
+//   MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> gpt, Decoder::Create(config, store));
 //   store.BindToOwnBuffers();
 //   store.Initialize(seed);
 //   Tape tape(pool);
@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "muster/gpt_config.h"
+#include "muster/decoder_config.h"
 #include "muster/layers.h"
 #include "muster/low_rank.h"
 #include "muster/parameter.h"
@@ -29,9 +29,10 @@
 namespace muster {
 
 // x + attention(norm(x)), then x + mlp(norm(x)).
-class GptBlock final : public Layer {
+class DecoderBlock final : public Layer {
  public:
-  GptBlock(const Scope& scope, const GptConfig& config, const GptAdapters& adapters = {});
+  DecoderBlock(const Scope& scope, const DecoderConfig& config,
+               const DecoderAdapters& adapters = {});
   Activation Forward(Tape& tape, const Activation& x) const override;
   // Serves text that grows token by token; see CausalAttention::ForwardCached.
   Activation ForwardCached(Tape& tape, const Activation& x, KeyValueCache& cache) const;
@@ -53,17 +54,18 @@ class GptBlock final : public Layer {
 // apart).
 //
 // Threads: as layers.
-class Gpt {
+class Decoder {
  public:
   // Declares the parameters in `store`, which must outlive the model: the embedding, each block,
   // and the final norm are units. With `adapters` all parameters but theirs are frozen.
   //
-  // Errors: GptConfig::Validate's; kInvalidArgument: the adapters' rank or pattern is of no use
+  // Errors: DecoderConfig::Validate's; kInvalidArgument: the adapters' rank or pattern is of no use
   //         (names what the pattern fits that is no matrix of a block).
-  static absl::StatusOr<std::unique_ptr<Gpt>> Create(const GptConfig& config, ParameterStore& store,
-                                                     const GptAdapters& adapters = {});
+  static absl::StatusOr<std::unique_ptr<Decoder>> Create(const DecoderConfig& config,
+                                                         ParameterStore& store,
+                                                         const DecoderAdapters& adapters = {});
 
-  const GptConfig& config() const { return config_; }
+  const DecoderConfig& config() const { return config_; }
 
   // Ids in [0, vocabulary) (ValidateTokens), sequence <= context. Logits [batch, sequence,
   // vocabulary].
@@ -76,19 +78,19 @@ class Gpt {
   UnitModel Units() const;
 
   const Embedding& embedding() const { return embedding_; }
-  absl::Span<const std::unique_ptr<GptBlock>> blocks() const { return blocks_; }
+  absl::Span<const std::unique_ptr<DecoderBlock>> blocks() const { return blocks_; }
   Activation Head(Tape& tape, const Activation& x) const;  // final norm and logits
   // CrossEntropy(Head(x)), as TiedHeadLoss.
   Loss HeadLoss(Tape& tape, const Activation& x, absl::Span<const int32_t> targets) const;
 
  private:
-  Gpt(const GptConfig& config, ParameterStore& store, const GptAdapters& adapters);
+  Decoder(const DecoderConfig& config, ParameterStore& store, const DecoderAdapters& adapters);
   // Blocks [first, end), of which the tape may want some to be computed again.
   Activation ForwardBlocks(Tape& tape, Activation x, UnitRange blocks) const;
 
-  const GptConfig config_;
+  const DecoderConfig config_;
   const Embedding embedding_;
-  std::vector<std::unique_ptr<GptBlock>> blocks_;
+  std::vector<std::unique_ptr<DecoderBlock>> blocks_;
   std::unique_ptr<LayerNorm> final_norm_;  // declared after the blocks
 };
 
@@ -101,7 +103,7 @@ struct GenerateOptions {
 // Continues `prompt`, which must not be empty, and returns the new tokens. Past the context the
 // oldest half is forgotten. Errors: kInvalidArgument: an empty prompt, an id outside the
 // vocabulary, a negative temperature or count.
-absl::StatusOr<std::vector<int32_t>> Generate(const Gpt& model, TensorPool& pool,
+absl::StatusOr<std::vector<int32_t>> Generate(const Decoder& model, TensorPool& pool,
                                               absl::Span<const int32_t> prompt,
                                               const GenerateOptions& options);
 

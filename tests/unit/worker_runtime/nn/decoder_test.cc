@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
-#include "muster/gpt.h"
+#include "muster/decoder.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/worker_runtime/nn/finite_difference.h"
 #include "worker_runtime/kernels/adamw.h"
@@ -19,11 +19,11 @@ using ::muster::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr GptConfig kTiny = {
+constexpr DecoderConfig kTiny = {
     .layers = 2, .heads = 2, .hidden_size = 12, .context = 7, .vocabulary = 13};
 
-TEST(GptConfig, NamesHeadsThatDoNotDivideTheHiddenSizeAndWhatWouldFit) {
-  GptConfig config;
+TEST(DecoderConfig, NamesHeadsThatDoNotDivideTheHiddenSizeAndWhatWouldFit) {
+  DecoderConfig config;
   config.heads = 7;
   EXPECT_THAT(config.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -33,11 +33,12 @@ TEST(GptConfig, NamesHeadsThatDoNotDivideTheHiddenSizeAndWhatWouldFit) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("try heads 384")));
 }
 
-TEST(GptConfig, RefusesSizesBelowOneAndAbsurdOnes) {
-  for (int64_t GptConfig::*size : {&GptConfig::layers, &GptConfig::heads, &GptConfig::hidden_size,
-                                   &GptConfig::context, &GptConfig::vocabulary}) {
+TEST(DecoderConfig, RefusesSizesBelowOneAndAbsurdOnes) {
+  for (int64_t DecoderConfig::*size :
+       {&DecoderConfig::layers, &DecoderConfig::heads, &DecoderConfig::hidden_size,
+        &DecoderConfig::context, &DecoderConfig::vocabulary}) {
     for (const int64_t bad : {int64_t{0}, int64_t{-3}, int64_t{1} << 40}) {
-      GptConfig config;
+      DecoderConfig config;
       config.*size = bad;
       EXPECT_THAT(config.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
                                               HasSubstr(absl::StrCat("not ", bad))));
@@ -45,29 +46,29 @@ TEST(GptConfig, RefusesSizesBelowOneAndAbsurdOnes) {
   }
 }
 
-TEST(Gpt, CountsItsParametersAsDeclared) {
-  for (const GptConfig& config : {kTiny, GptConfig{}}) {
+TEST(Decoder, CountsItsParametersAsDeclared) {
+  for (const DecoderConfig& config : {kTiny, DecoderConfig{}}) {
     ParameterStore store;
-    ASSERT_THAT(Gpt::Create(config, store), IsOk());
+    ASSERT_THAT(Decoder::Create(config, store), IsOk());
     EXPECT_EQ(config.num_parameters(), store.num_elements());
   }
-  const GptConfig gpt2 = {
+  const DecoderConfig gpt2 = {
       .layers = 12, .heads = 12, .hidden_size = 768, .context = 1024, .vocabulary = 50257};
   EXPECT_EQ(gpt2.num_parameters(), 124439808);
 }
 
-TEST(Gpt, DeclaresOneUnitPerBlock) {
+TEST(Decoder, DeclaresOneUnitPerBlock) {
   ParameterStore store;
-  ASSERT_THAT(Gpt::Create(kTiny, store), IsOk());
+  ASSERT_THAT(Decoder::Create(kTiny, store), IsOk());
   EXPECT_EQ(store.unit_names(), (std::vector<std::string>{"embedding", "h.0", "h.1", "head"}));
   EXPECT_EQ(store.Find("h.1.mlp.c_fc.weight")->unit(), 2);
   EXPECT_TRUE(store.Find("h.1.mlp.c_fc.weight")->spec().weight_decay);
   EXPECT_FALSE(store.Find("h.1.mlp.c_fc.bias")->spec().weight_decay);
 }
 
-TEST(Gpt, StartsNearTheLossOfAGuess) {
+TEST(Decoder, StartsNearTheLossOfAGuess) {
   ParameterStore store;
-  const auto gpt = *Gpt::Create(kTiny, store);
+  const auto gpt = *Decoder::Create(kTiny, store);
   store.BindToOwnBuffers();
   store.Initialize(1);
   TensorPool pool;
@@ -80,11 +81,12 @@ TEST(Gpt, StartsNearTheLossOfAGuess) {
 
 struct DoubleGpt {
   ParameterStore store{DType::kF64};
-  std::unique_ptr<Gpt> gpt;
+  std::unique_ptr<Decoder> gpt;
   TensorPool pool;
   std::vector<int32_t> tokens = RandomTokens(15, kTiny.vocabulary);
 
-  explicit DoubleGpt(const GptAdapters& adapters = {}) : gpt(*Gpt::Create(kTiny, store, adapters)) {
+  explicit DoubleGpt(const DecoderAdapters& adapters = {})
+      : gpt(*Decoder::Create(kTiny, store, adapters)) {
     store.BindToOwnBuffers();
     store.Initialize(1);
     // Larger than at the start, so that every path carries a gradient worth measuring.
@@ -96,7 +98,7 @@ struct DoubleGpt {
   }
 };
 
-TEST(Gpt, GradientsOfTheWholeModelEqualFiniteDifferences) {
+TEST(Decoder, GradientsOfTheWholeModelEqualFiniteDifferences) {
   DoubleGpt model;
   Tape tape(model.pool);
   tape.Backward(model.Forward(tape).output);
@@ -110,7 +112,7 @@ TEST(Gpt, GradientsOfTheWholeModelEqualFiniteDifferences) {
   }
 }
 
-TEST(GptAdapters, HaveGradientsThatEqualFiniteDifferencesAndTheModelBeneathHasNone) {
+TEST(DecoderAdapters, HaveGradientsThatEqualFiniteDifferencesAndTheModelBeneathHasNone) {
   DoubleGpt model({.rank = 3, .beside = "h.*.c_*.weight"});
   Tape tape(model.pool);
   tape.Backward(model.Forward(tape).output);
@@ -131,10 +133,10 @@ TEST(GptAdapters, HaveGradientsThatEqualFiniteDifferencesAndTheModelBeneathHasNo
   EXPECT_EQ(num_learned, 2 * 4 * 2);  // down and up of four matrices of two blocks
 }
 
-TEST(GptAdapters, ChangeNothingBeforeTheyHaveLearned) {
-  const auto loss_of = [](const GptAdapters& adapters) {
+TEST(DecoderAdapters, ChangeNothingBeforeTheyHaveLearned) {
+  const auto loss_of = [](const DecoderAdapters& adapters) {
     ParameterStore store;
-    const auto gpt = *Gpt::Create(kTiny, store, adapters);
+    const auto gpt = *Decoder::Create(kTiny, store, adapters);
     store.BindToOwnBuffers();
     store.Initialize(1);
     TensorPool pool;
@@ -146,10 +148,10 @@ TEST(GptAdapters, ChangeNothingBeforeTheyHaveLearned) {
   EXPECT_EQ(loss_of({.rank = 2}), loss_of({}));
 }
 
-TEST(GptAdapters, AreRefusedBesideWhatIsNoMatrixOfABlock) {
-  const auto refusal = [](const GptAdapters& adapters) {
+TEST(DecoderAdapters, AreRefusedBesideWhatIsNoMatrixOfABlock) {
+  const auto refusal = [](const DecoderAdapters& adapters) {
     ParameterStore store;
-    return Gpt::Create(kTiny, store, adapters).status();
+    return Decoder::Create(kTiny, store, adapters).status();
   };
   constexpr auto kWrong = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(refusal({.rank = 2, .beside = "h.0.attn.c_atn.weight"}),
@@ -162,10 +164,10 @@ TEST(GptAdapters, AreRefusedBesideWhatIsNoMatrixOfABlock) {
   EXPECT_THAT(refusal({.rank = 13}), StatusIs(kWrong, HasSubstr("the hidden size, which is 12")));
 }
 
-TEST(Gpt, GradientsInFloatEqualThoseInDouble) {
+TEST(Decoder, GradientsInFloatEqualThoseInDouble) {
   DoubleGpt wide;
   ParameterStore store;
-  const auto gpt = *Gpt::Create(kTiny, store);
+  const auto gpt = *Decoder::Create(kTiny, store);
   store.BindToOwnBuffers();
   const auto wide_values = wide.store.flat_values().span<double>();
   std::copy(wide_values.begin(), wide_values.end(), store.flat_values().data<float>());
@@ -182,11 +184,11 @@ TEST(Gpt, GradientsInFloatEqualThoseInDouble) {
             1e-5);
 }
 
-TEST(Gpt, OverfitsAShortTextInSomeTensOfSteps) {
+TEST(Decoder, OverfitsAShortTextInSomeTensOfSteps) {
   ParameterStore store;
-  const GptConfig config = {
+  const DecoderConfig config = {
       .layers = 2, .heads = 2, .hidden_size = 32, .context = 32, .vocabulary = 128};
-  const auto gpt = *Gpt::Create(config, store);
+  const auto gpt = *Decoder::Create(config, store);
   store.BindToOwnBuffers();
   store.Initialize(1);
   const std::string text = "the quick brown fox jumps over it";
@@ -235,7 +237,7 @@ class Generation : public ::testing::Test {
   }
 
   ParameterStore store_;
-  std::unique_ptr<Gpt> gpt_ = *Gpt::Create(kTiny, store_);
+  std::unique_ptr<Decoder> gpt_ = *Decoder::Create(kTiny, store_);
   TensorPool pool_;
 };
 
