@@ -9,13 +9,13 @@
 #include "muster/decoder.h"
 #include "muster/parameter.h"
 #include "muster/tensor.h"
-#include "worker_runtime/plan/gpt_parameters.h"
+#include "worker_runtime/plan/known_models.h"
 
 int main(int argc, char** argv) {
   using namespace muster;
   using Clock = std::chrono::steady_clock;
   const std::string name = argc > 1 ? argv[1] : "gpt2-1558m";
-  const auto config = plan::NamedGpt(name);
+  const auto config = plan::FindKnownModel(name);
   ParameterStore store;
   const auto gpt = config.ok() ? Decoder::Create(*config, store) : config.status();
   if (!gpt.ok()) {

@@ -118,6 +118,39 @@ TEST_P(NarrowParity, HasTheLossesOfFsdp2ForTenSteps) {
                    2e-3);
 }
 
+struct ModelFamily {
+  const char* name;   // of parity_transformers.py
+  const char* model;  // whose parts are trained in small sizes
+  Arguments more;
+};
+
+class TransformersParity : public Parity, public ::testing::WithParamInterface<ModelFamily> {};
+
+TEST_P(TransformersParity, HasTheLossesOfTransformersForTenSteps) {
+  const ModelFamily& family = GetParam();
+  const Arguments ours = {absl::StrCat("--model=", family.model),
+                          "--num_layers=2",
+                          "--num_heads=4",
+                          "--kv_heads=2",
+                          "--hidden_size=64",
+                          "--mlp_size=96",
+                          "--batch_size=3",
+                          "--accumulation=2",
+                          "--lr=1e-3"};
+  ExpectSameLosses(2, ours + family.more, "transformers",
+                   {Program("parity_transformers.py"), directory_, absl::StrCat(kSteps), "4",
+                    "1e-3", family.name},
+                   1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, TransformersParity,
+    ::testing::Values(ModelFamily{"llama", "llama-3.2-1b", {}},
+                      ModelFamily{"qwen2", "qwen2.5-7b", {"--plan=zero-3"}},
+                      ModelFamily{"qwen3", "qwen3-0.6b", {"--head_size=32", "--recompute=full"}},
+                      ModelFamily{"granite", "granite-3.0-2b-base", {"--plan=zero-2"}}),
+    [](const auto& info) { return info.param.name; });
+
 std::string ConfigFile(const std::string& name) {
   return absl::StrCat(kSourceDirectory, "/tests/unit/worker_runtime/options/configs/", name);
 }

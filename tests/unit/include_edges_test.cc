@@ -141,8 +141,8 @@ const std::vector<Room>& Rooms() {
       // which it shares with muster plan.
       {"worker_runtime/include/muster/", {"proto/base/", "worker_runtime/include/muster/"}},
       {"worker_runtime/plan/",
-       Public({"cuda_attention", "dtype", "gather_plan", "gpt_config", "plan", "recompute",
-               "sum_tree", "update"},
+       Public({"cuda_attention", "dtype", "gather_plan", "decoder_config", "decoder_parts", "plan",
+               "recompute", "sum_tree", "update"},
               {"proto/base/", "worker_runtime/kernels/logit_chunks.h", "worker_runtime/plan/"}),
        true},
       // What reads configuration files from disk.
@@ -194,8 +194,8 @@ const std::vector<Room>& Rooms() {
        {"proto/base/", "proto/command_line/", "proto/io/read_file.h",
         "worker_runtime/include/muster/", "worker_runtime/advice/",
         "worker_runtime/comm/nccl/nccl_backend.h", "worker_runtime/options/",
-        "worker_runtime/plan/batch_equation.h", "worker_runtime/plan/plan_options.h",
-        "worker_runtime/train/"}},
+        "worker_runtime/plan/batch_equation.h", "worker_runtime/plan/known_models.h",
+        "worker_runtime/plan/plan_options.h", "worker_runtime/train/"}},
   };
   return rooms;
 }

@@ -16,7 +16,6 @@
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/plan/batch_equation.h"
 #include "worker_runtime/plan/block_layout.h"
-#include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/rank_groups.h"
 #include "worker_runtime/plan/stage_cut.h"
@@ -31,7 +30,9 @@ constexpr int64_t kUsualRanksOfNode = 8;
 absl::Status CheckCountable(const plan::PlanOptions& options) {
   const DecoderConfig& model = options.model;
   const double rows = static_cast<double>(options.batch_size) * static_cast<double>(model.context);
-  const double widest = 4.0 * static_cast<double>(model.hidden_size) * 16.0;
+  const auto width = static_cast<double>(
+      std::max({4 * model.hidden_size, model.qkv_width(), 2 * model.mlp_width()}));
+  const double widest = width * 16.0;
   const double bytes =
       8 * rows *
       (static_cast<double>(model.vocabulary) + widest + widest * static_cast<double>(model.layers));
@@ -48,8 +49,14 @@ absl::Status CheckHeads(const plan::PlanOptions& options) {
       SizeOf(options.dtype) >= SizeOf(DType::kF32) ||
       options.cuda_attention == CudaAttention::kOwn ||
       (options.cuda_attention == CudaAttention::kAuto && options.plan.mode == SumMode::kOrdered);
-  const int64_t width = model.hidden_size / model.heads;
+  const int64_t width = model.head_width();
   if (options.device == "cpu" || !is_ours || width <= kCudaWidestHead) return absl::OkStatus();
+  if (model.head_size != 0) {
+    return FieldError("head_size",
+                      absl::StrCat(" must be at most ", kCudaWidestHead, " on a GPU, not ", width,
+                                   ": attention kernels there have no wider heads; or train with "
+                                   "--device=cpu"));
+  }
   int64_t heads = model.heads;
   while (model.hidden_size % heads != 0 || model.hidden_size / heads > kCudaWidestHead) ++heads;
   return FieldError("heads",
@@ -59,7 +66,7 @@ absl::Status CheckHeads(const plan::PlanOptions& options) {
                                  kCudaWidestHead, "; or train with --device=cpu"));
 }
 
-absl::Status AddGpt(int stages, const Device* device, plan::PlanPageInput& job) {
+absl::Status AddModel(int stages, const Device* device, plan::PlanPageInput& job) {
   const plan::PlanOptions& options = job.options;
   const Device& meta =
       device != nullptr
@@ -67,45 +74,18 @@ absl::Status AddGpt(int stages, const Device* device, plan::PlanPageInput& job) 
           : engine::MetaDevice(options.device != "cpu", options.cuda_attention, options.plan.mode);
   MUSTER_RETURN_IF_ERROR(CheckHeads(options));
   ParameterStore store(options.dtype);
-  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Decoder::Create(options.model, store, options.adapters));
+  MUSTER_ASSIGN_OR_RETURN(const auto model,
+                          Decoder::Create(options.model, store, options.adapters));
   const ModelInput sample = engine::SampleInput(options.batch_size, options.model.context);
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, options.plan).status());
   MUSTER_ASSIGN_OR_RETURN(const PipelineCut cut,
-                          engine::CutModel(store, options.plan, stages, gpt->Units(), sample));
+                          engine::CutModel(store, options.plan, stages, model->Units(), sample));
   MUSTER_ASSIGN_OR_RETURN(
       const std::vector<plan::UseTrace> traces,
-      engine::RecordStages(store, options.plan, cut, gpt->Units(), sample, meta));
+      engine::RecordStages(store, options.plan, cut, model->Units(), sample, meta));
   job.parameters = engine::InfoOf(store);
   job.unit_names = store.unit_names();
   job.stages = engine::StagesOf(store, plan::PlanBlockLayout(job.parameters), cut, traces);
-  return absl::OkStatus();
-}
-
-absl::Status AddKnownModel(int stages, plan::PlanPageInput& job) {
-  const plan::PlanOptions& options = job.options;
-  MUSTER_ASSIGN_OR_RETURN(const plan::KnownModel model,
-                          plan::FindKnownModel(options.planned_model));
-  if (options.model.context > model.context) {
-    return FieldError("--sequence_length",
-                      absl::StrCat("=", options.model.context, ": ", model.name, " takes at most ",
-                                   model.context, " tokens"));
-  }
-  if (stages > model.layers + 2) {
-    return absl::InvalidArgumentError(absl::StrCat("the model cannot be cut into stages: it has ",
-                                                   model.layers + 2, " units, and there are to be ",
-                                                   stages, " stages"));
-  }
-  job.parameters = plan::ParametersOf(model, options.dtype);
-  job.unit_names = plan::UnitNamesOf(model);
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<double> costs,
-                          plan::CostsOfUnits(options.plan.unit_costs, job.unit_names,
-                                             plan::ProductsOfUnits(model, options.model.context)));
-  job.stages = plan::TraceStages(model,
-                                 {.batch = options.batch_size,
-                                  .sequence = options.model.context,
-                                  .dtype = options.dtype,
-                                  .recompute = options.plan.recompute},
-                                 plan::CutIntoStages(costs, stages));
   return absl::OkStatus();
 }
 
@@ -136,8 +116,7 @@ absl::StatusOr<plan::PlanPageInput> PlanJob(plan::PlanOptions options, const Job
                              .ranks_of_node = of_node,
                              .gpu_bytes = on_gpus ? kCudaWorkspaceBytes : 0,
                              .pinned_bytes_max = on_gpus ? kCudaPinnedBytesMax : 0};
-  MUSTER_RETURN_IF_ERROR(job.options.planned_model.empty() ? AddGpt(stages, shape.device, job)
-                                                           : AddKnownModel(stages, job));
+  MUSTER_RETURN_IF_ERROR(AddModel(stages, shape.device, job));
   MUSTER_RETURN_IF_ERROR(
       plan::CheckSchedule({.plan = job.options.plan,
                            .parameters = job.parameters,

@@ -6,9 +6,9 @@ namespace muster::advice {
 namespace {
 
 // Products reach about half of a GPU's peak, and transfers most of a link's. On a host a step takes
-// a fifth to a quarter more than what FlopsPerTokenOf counts at the rate of large products: smaller
-// ones are slower, there are other operations, and half of attention is masked away. Source:
-// step_time_bench.py, where it was 0.19 to 0.25 for ten plans.
+// a fifth to a quarter more than what DecoderConfig::flops_per_token counts at the rate of large
+// products: smaller ones are slower, there are other operations, and half of attention is masked
+// away. Source: step_time_bench.py, where it was 0.19 to 0.25 for ten plans.
 constexpr double kShareOfPeak = 0.5;
 constexpr double kLinkShare = 0.8;
 constexpr double kOtherOnHost = 0.23;

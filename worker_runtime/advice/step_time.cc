@@ -41,7 +41,7 @@ StepTime PredictStepTime(const plan::PlanPageInput& job, const RankRates& rates)
                         static_cast<double>(options.model.context) /
                         static_cast<double>(job.places());
   StepTime time;
-  const double products = plan::FlopsPerTokenOf(options) * tokens / rates.flops;
+  const double products = options.model.flops_per_token() * tokens / rates.flops;
   time.compute = products * (1 + rates.other_share) * (1 + RecomputedShare(plan.recompute.kind));
   // Interleaved stages wait for a part of what a rank computes.
   time.bubble = time.compute * static_cast<double>(job.places() - 1) / micro_batches *

@@ -1,6 +1,8 @@
 // Causal attention on the tape, and over a cache of keys and values.
 #include "worker_runtime/kernels/attention.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "muster/layers.h"
 #include "proto/base/status_macros.h"
@@ -13,40 +15,85 @@ Tensor Scratch(Tape& tape, DType dtype, kernels::AttentionShape shape) {
   return tape.pool().Allocate(dtype, {kernels::AttentionScratchElements(shape)});
 }
 
-void InputGradient(Tape& tape, kernels::AttentionShape shape, int slot, const Tensor& qkv,
-                   const Tensor& saved, const Tensor& out, const Tensor& dy) {
-  if (slot == Activation::kNoGradient) return;
-  Tensor dqkv = tape.pool().Allocate(qkv.dtype(), qkv.shape());
-  const Tensor scratch = Scratch(tape, qkv.dtype(), shape);
-  tape.operations(qkv.dtype())
-      .attention_backward(tape.queue(), shape, {.qkv = qkv, .saved = saved, .out = out, .dout = dy},
-                          dqkv, scratch);
-  tape.AddGradient(slot, dqkv);
+int64_t KeyHeads(const CausalAttention::Options& options) {
+  return options.kv_heads == 0 ? options.heads : options.kv_heads;
 }
+// Heads side by side in a row of qkv.
+int64_t HeadsOfRow(const CausalAttention::Options& options) {
+  return options.heads + 2 * KeyHeads(options);
+}
+
+kernels::AttentionShape ShapeOf(const CausalAttention::Options& options, const Shape& qkv) {
+  return {.batch = qkv[0],
+          .sequence = qkv[1],
+          .heads = options.heads,
+          .kv_heads = KeyHeads(options),
+          .head_width = qkv[2] / HeadsOfRow(options),
+          .score_scale = options.score_scale};
+}
+
+// Turns queries and keys in place; back, for gradients.
+struct Rotation {
+  Rotation(const std::vector<double>& radians, kernels::AttentionShape shape)
+      : shape({.batch = shape.batch,
+               .sequence = shape.sequence,
+               .heads = shape.heads + shape.key_heads(),
+               .head_width = shape.head_width,
+               .line = shape.line_width()}),
+        is_none(radians.empty()) {
+    std::copy(radians.begin(), radians.end(), frequencies.of_pair.begin());
+  }
+
+  void Turn(Tape& tape, const Tensor& qkv, bool back = false) const {
+    if (is_none) return;
+    kernels::RotaryShape how = shape;
+    how.inverse = back;
+    tape.operations(qkv.dtype()).rotary(tape.queue(), how, frequencies, qkv);
+  }
+
+  kernels::RotaryShape shape;
+  kernels::RotaryFrequencies frequencies = {};
+  bool is_none;
+};
 
 }  // namespace
 
 Activation CausalAttention::Forward(Tape& tape, const Activation& qkv) const {
   if (qkv.value.empty()) return {};
   const Shape& in = qkv.value.shape();
-  if (in.rank() != 3 || in[2] % (3 * heads_) != 0) {
-    return tape.Refuse(absl::StrCat("attention of ", heads_, " heads: the input is ", in.ToString(),
-                                    ", and must be [batch, sequence, 3 * width] with a "
-                                    "width that the heads divide"));
+  const int64_t heads = HeadsOfRow(options_);
+  if (in.rank() != 3 || in[2] % heads != 0) {
+    return tape.Refuse(absl::StrCat("attention of ", options_.heads, " heads with ",
+                                    KeyHeads(options_), " of keys: the input is ", in.ToString(),
+                                    ", and must be [batch, sequence, ", heads, " * head size]"));
   }
-  const int64_t width = in[2] / 3;
-  const kernels::AttentionShape shape = {
-      .batch = in[0], .sequence = in[1], .heads = heads_, .head_width = width / heads_};
+  const kernels::AttentionShape shape = ShapeOf(options_, in);
+  const auto turned = 2 * static_cast<int64_t>(options_.rotary.size());
+  if (turned != 0 && turned != shape.head_width) {
+    return tape.Refuse(absl::StrCat("attention of ", options_.heads, " heads of ", shape.head_width,
+                                    ": rotary positions are for heads of ", turned));
+  }
   const DType dtype = qkv.value.dtype();
-  Tensor out = tape.pool().Allocate(dtype, {in[0], in[1], width});
-  Tensor saved = tape.pool().Allocate(StatisticsType(dtype), {2, in[0] * heads_ * in[1]});
+  const Rotation rotation(options_.rotary, shape);
+  rotation.Turn(tape, qkv.value);
+  Tensor out = tape.pool().Allocate(dtype, {in[0], in[1], shape.heads * shape.head_width});
+  Tensor saved = tape.pool().Allocate(StatisticsType(dtype), {2, in[0] * shape.heads * in[1]});
   {
     const Tensor scratch = Scratch(tape, dtype, shape);
     tape.operations(dtype).attention_forward(tape.queue(), shape, qkv.value, out, saved, scratch);
   }
-  const auto input_gradient = [shape, slot = qkv.slot, qkv = qkv.value, saved, out](
-                                  Tape& tape, const Tensor& dy) {
-    InputGradient(tape, shape, slot, qkv, saved, out, dy);
+  const auto input_gradient = [rotation, shape, slot = qkv.slot, qkv = qkv.value, saved, out](
+                                  Tape& on, const Tensor& dy) {
+    if (slot == Activation::kNoGradient) return;
+    Tensor dqkv = on.pool().Allocate(qkv.dtype(), qkv.shape());
+    {
+      const Tensor scratch = Scratch(on, qkv.dtype(), shape);
+      on.operations(qkv.dtype())
+          .attention_backward(on.queue(), shape,
+                              {.qkv = qkv, .saved = saved, .out = out, .dout = dy}, dqkv, scratch);
+    }
+    rotation.Turn(on, dqkv, /*back=*/true);
+    on.AddGradient(slot, dqkv);
   };
   return tape.Record(out, {}, input_gradient, NoGradientFunction());
 }
@@ -54,24 +101,28 @@ Activation CausalAttention::Forward(Tape& tape, const Activation& qkv) const {
 Tensor CausalAttention::ForwardCached(Tape& tape, const Tensor& qkv, KeyValueCache& cache,
                                       int64_t context) const {
   const int64_t rows = qkv.shape()[1];
-  const int64_t width = qkv.shape()[2] / 3;
+  const int64_t line = qkv.shape()[2];
   const int64_t first = cache.length_;
   MUSTER_CHECK(qkv.shape()[0] == 1 && first + rows <= context);
-  if (cache.rows_.empty()) cache.rows_ = tape.pool().Allocate(qkv.dtype(), {context, 3 * width});
+  if (cache.rows_.empty()) cache.rows_ = tape.pool().Allocate(qkv.dtype(), {context, line});
   const Operations& operations = tape.operations(qkv.dtype());
-  operations.copy(tape.queue(), qkv, cache.rows_.Slice(first * 3 * width, {rows, 3 * width}));
+  Rotation rotation(options_.rotary, ShapeOf(options_, qkv.shape()));
+  rotation.shape.first_position = first;
+  rotation.Turn(tape, qkv);
+  operations.copy(tape.queue(), qkv, cache.rows_.Slice(first * line, {rows, line}));
   cache.length_ += rows;
-  const kernels::AttentionShape shape = {.batch = 1,
-                                         .sequence = cache.length_,
-                                         .heads = heads_,
-                                         .head_width = width / heads_,
-                                         .first_query = first,
-                                         .of_cache = true};
+  kernels::AttentionShape shape = ShapeOf(options_, qkv.shape());
+  shape.sequence = cache.length_;
+  shape.first_query = first;
+  shape.of_cache = true;
   // Sized by the context, so that a growing text asks for the same blocks again.
+  const int64_t width = shape.heads * shape.head_width;
   const Tensor out = tape.pool().Allocate(qkv.dtype(), {context, width});
-  const Tensor saved = tape.pool().Allocate(StatisticsType(qkv.dtype()), {2, heads_ * context});
-  const Tensor scratch =
-      Scratch(tape, qkv.dtype(), {.batch = 1, .sequence = context, .heads = heads_});
+  const Tensor saved =
+      tape.pool().Allocate(StatisticsType(qkv.dtype()), {2, shape.heads * context});
+  kernels::AttentionShape longest = shape;
+  longest.sequence = context;
+  const Tensor scratch = Scratch(tape, qkv.dtype(), longest);
   operations.attention_forward(tape.queue(), shape, cache.rows_, out, saved, scratch);
   return out.Slice(first * width, {1, rows, width});
 }

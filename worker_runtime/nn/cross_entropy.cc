@@ -121,12 +121,12 @@ Loss HeadLoss(Tape& tape, const Activation& x, Parameter& table,
 
 }  // namespace
 
-Loss TiedHeadLoss(Tape& tape, const Activation& x, Parameter& table,
-                  absl::Span<const int32_t> targets) {
+Loss LmHeadLoss(Tape& tape, const Activation& x, Parameter& table,
+                absl::Span<const int32_t> targets) {
   if (x.value.empty()) return {};
   if (tape.operations(x.value.dtype()).head_loss == nullptr ||
       !HasWidth(x.value.shape(), table.shape()[1])) {
-    return CrossEntropy(tape, TiedHead(tape, x, table), targets);
+    return CrossEntropy(tape, LmHead(tape, x, table), targets);
   }
   const Shape logits = WithLast(x.value.shape(), table.shape()[0]);
   if (!CheckTargets(tape, logits, targets)) return {};

@@ -1,4 +1,4 @@
-// The layers of a GPT, whole and in the pieces that it may be cut into.
+// The layers of a decoder, whole and in the pieces that it may be cut into.
 #include "muster/decoder.h"
 
 #include <algorithm>
@@ -62,61 +62,122 @@ absl::Status FreezeBase(const ParameterStore& store, size_t first,
   return refuse("no parameter of the model", DidYouMean(adapters.beside, names));
 }
 
+Norm NormIn(const Scope& scope, const DecoderConfig& config) {
+  const bool is_layer = config.parts.norm == DecoderParts::NormKind::kLayer;
+  return Norm(scope, config.hidden_size, is_layer ? Norm::Kind::kLayer : Norm::Kind::kRms,
+              config.parts.norm_epsilon);
+}
+
+Nonlinearity NonlinearityOf(const DecoderConfig& config) {
+  return config.parts.mlp == DecoderParts::Mlp::kGelu ? Nonlinearity::kGelu : Nonlinearity::kSwiGlu;
+}
+
+bool HasBias(const DecoderConfig& config, bool of_qkv = false) {
+  return config.parts.biases == DecoderParts::Biases::kAll ||
+         (of_qkv && config.parts.biases == DecoderParts::Biases::kQkv);
+}
+
+// The initial deviation of matrices whose products are added to the residual.
+double ResidualStd(const DecoderConfig& config) {
+  return kInitialStd / std::sqrt(2.0 * static_cast<double>(config.layers));
+}
+
+std::unique_ptr<const HeadNorms> HeadNormsIn(const Scope& scope, const DecoderConfig& config) {
+  if (!config.parts.head_norms) return nullptr;
+  return std::make_unique<HeadNorms>(scope,
+                                     HeadNorms::Options{.heads = config.heads,
+                                                        .kv_heads = config.key_heads(),
+                                                        .head_size = config.head_width(),
+                                                        .epsilon = config.parts.norm_epsilon});
+}
+
+CausalAttention::Options AttentionOf(const DecoderConfig& config) {
+  return {.heads = config.heads,
+          .kv_heads = config.key_heads(),
+          .score_scale = config.parts.multipliers.scores,
+          .rotary = config.parts.rotary.has_value()
+                        ? config.parts.rotary->Frequencies(config.head_width())
+                        : std::vector<double>()};
+}
+
 }  // namespace
 
 DecoderBlock::DecoderBlock(const Scope& scope, const DecoderConfig& config,
                            const DecoderAdapters& adapters)
     : context_(config.context),
-      norm1_(scope / "ln_1", config.hidden_size),
+      nonlinearity_(NonlinearityOf(config)),
+      residual_(config.parts.multipliers.residual),
+      norm1_(NormIn(scope / "ln_1", config)),
       qkv_(MatrixIn(scope / "attn" / "c_attn", adapters,
-                    {.inputs = config.hidden_size, .outputs = 3 * config.hidden_size})),
-      attention_(config.heads),
+                    {.inputs = config.hidden_size,
+                     .outputs = config.qkv_width(),
+                     .bias = HasBias(config, /*of_qkv=*/true)})),
+      head_norms_(HeadNormsIn(scope / "attn", config)),
+      attention_(AttentionOf(config)),
       projection_(MatrixIn(scope / "attn" / "c_proj", adapters,
-                           {.inputs = config.hidden_size,
+                           {.inputs = config.query_width(),
                             .outputs = config.hidden_size,
-                            .initial_std = kInitialStd / std::sqrt(2.0 * config.layers)})),
-      norm2_(scope / "ln_2", config.hidden_size),
+                            .initial_std = ResidualStd(config),
+                            .bias = HasBias(config)})),
+      norm2_(NormIn(scope / "ln_2", config)),
       widen_(MatrixIn(scope / "mlp" / "c_fc", adapters,
-                      {.inputs = config.hidden_size, .outputs = 4 * config.hidden_size})),
+                      {.inputs = config.hidden_size,
+                       .outputs = nonlinearity_ == Nonlinearity::kSwiGlu ? 2 * config.mlp_width()
+                                                                         : config.mlp_width(),
+                       .bias = HasBias(config)})),
       narrow_(MatrixIn(scope / "mlp" / "c_proj", adapters,
-                       {.inputs = 4 * config.hidden_size,
+                       {.inputs = config.mlp_width(),
                         .outputs = config.hidden_size,
-                        .initial_std = kInitialStd / std::sqrt(2.0 * config.layers)})) {}
+                        .initial_std = ResidualStd(config),
+                        .bias = HasBias(config)})) {}
+
+Activation DecoderBlock::Qkv(Tape& tape, const Activation& x) const {
+  const Activation qkv = qkv_.Forward(tape, norm1_.Forward(tape, x));
+  return head_norms_ == nullptr ? qkv : head_norms_->Forward(tape, qkv);
+}
 
 Activation DecoderBlock::Forward(Tape& tape, const Activation& x) const {
-  const Activation attended = attention_.Forward(tape, qkv_.Forward(tape, norm1_.Forward(tape, x)));
+  const Activation attended = Scale(tape, attention_.Forward(tape, Qkv(tape, x)), residual_);
   return Mlp(tape, projection_.ForwardOnto(tape, x, attended));
 }
 
 Activation DecoderBlock::ForwardCached(Tape& tape, const Activation& x,
                                        KeyValueCache& cache) const {
-  const Tensor qkv = qkv_.Forward(tape, norm1_.Forward(tape, x)).value;
-  const Activation attended = {attention_.ForwardCached(tape, qkv, cache, context_)};
-  return Mlp(tape, projection_.ForwardOnto(tape, x, attended));
+  const Activation attended = {attention_.ForwardCached(tape, Qkv(tape, x).value, cache, context_)};
+  return Mlp(tape, projection_.ForwardOnto(tape, x, Scale(tape, attended, residual_)));
 }
 
 Activation DecoderBlock::Mlp(Tape& tape, const Activation& x) const {
   const Activation in = norm2_.Forward(tape, x);
-  if (!widen_.is_adapted() && !narrow_.is_adapted()) {
-    return narrow_.base().ForwardOntoGelu(tape, x, widen_.base().ForwardGelu(tape, in));
+  if (residual_ == 1 && !widen_.is_adapted() && !narrow_.is_adapted()) {
+    return narrow_.base().ForwardOntoActivated(
+        tape, x, widen_.base().ForwardActivated(tape, in, nonlinearity_));
   }
-  return narrow_.ForwardOnto(tape, x, Gelu().Forward(tape, widen_.Forward(tape, in)));
+  const Activation widened = Nonlinear(nonlinearity_).Forward(tape, widen_.Forward(tape, in));
+  return narrow_.ForwardOnto(tape, x, Scale(tape, widened, residual_));
 }
 
 Decoder::Decoder(const DecoderConfig& config, ParameterStore& store,
                  const DecoderAdapters& adapters)
     : config_(config),
-      embedding_((store.BeginUnit("embedding"), Scope(store)), {.vocabulary = config.vocabulary,
-                                                                .context = config.context,
-                                                                .width = config.hidden_size,
-                                                                .initial_std = kInitialStd}) {
+      embedding_((store.BeginUnit("embedding"), Scope(store)),
+                 {.vocabulary = config.vocabulary,
+                  .context = config.parts.rotary.has_value() ? 0 : config.context,
+                  .width = config.hidden_size,
+                  .initial_std = kInitialStd}) {
   for (int layer = 0; layer < config.layers; ++layer) {
     const Scope scope = Scope(store) / "h" / layer;
     store.BeginUnit(scope.prefix());
     blocks_.push_back(std::make_unique<DecoderBlock>(scope, config, adapters));
   }
   store.BeginUnit("head");
-  final_norm_ = std::make_unique<LayerNorm>(Scope(store) / "ln_f", config.hidden_size);
+  final_norm_ = std::make_unique<Norm>(NormIn(Scope(store) / "ln_f", config));
+  if (config.parts.tied) return;
+  head_ = &(Scope(store) / "lm_head")
+               .Declare({.name = "weight",
+                         .shape = {config.vocabulary, config.hidden_size},
+                         .initializer = Initializer::Normal(kInitialStd),
+                         .weight_decay = true});
 }
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(const DecoderConfig& config,
@@ -125,14 +186,19 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(const DecoderConfig& co
   MUSTER_RETURN_IF_ERROR(config.Validate());
   MUSTER_RETURN_IF_ERROR(CheckRank(config, adapters));
   const size_t first = store.parameters().size();
-  auto gpt = absl::WrapUnique(new Decoder(config, store, adapters));
+  auto decoder = absl::WrapUnique(new Decoder(config, store, adapters));
   if (adapters.rank > 0) MUSTER_RETURN_IF_ERROR(FreezeBase(store, first, adapters));
-  return gpt;
+  return decoder;
 }
 
 Activation Decoder::Forward(Tape& tape, const TokenBatch& batch) const {
   const int layers = static_cast<int>(blocks_.size());
-  return Head(tape, ForwardBlocks(tape, embedding_.Forward(tape, batch), {0, layers}));
+  return Head(tape, ForwardBlocks(tape, Embed(tape, batch), {0, layers}));
+}
+
+Activation Decoder::Embed(Tape& tape, const TokenBatch& batch, int64_t first_position) const {
+  return Scale(tape, embedding_.Forward(tape, batch, first_position),
+               config_.parts.multipliers.embedding);
 }
 
 Activation Decoder::ForwardBlocks(Tape& tape, Activation x, UnitRange blocks) const {
@@ -155,7 +221,7 @@ UnitModel Decoder::Units() const {
   return [this](Tape& tape, UnitRange units, const ModelInput& input,
                 absl::Span<const Activation> received) -> absl::StatusOr<StageOutput> {
     const int layers = static_cast<int>(blocks_.size());
-    Activation x = units.first == 0 ? embedding_.Forward(tape, input.tokens) : received[0];
+    Activation x = units.first == 0 ? Embed(tape, input.tokens) : received[0];
     x = ForwardBlocks(tape, std::move(x),
                       {std::max(units.first - 1, 0), std::min(units.end - 1, layers)});
     if (units.end < layers + 2) return StageOutput{.passed_on = {std::move(x)}};
@@ -163,18 +229,23 @@ UnitModel Decoder::Units() const {
   };
 }
 
+// Multiplied with what logits are: the rows are shorter.
+Activation Decoder::FinalNorm(Tape& tape, const Activation& x) const {
+  return Scale(tape, final_norm_->Forward(tape, x), config_.parts.multipliers.logits);
+}
+
 Activation Decoder::Head(Tape& tape, const Activation& x) const {
-  return TiedHead(tape, final_norm_->Forward(tape, x), embedding_.token_table());
+  return LmHead(tape, FinalNorm(tape, x), head_table());
 }
 
 Loss Decoder::HeadLoss(Tape& tape, const Activation& x, absl::Span<const int32_t> targets) const {
-  return TiedHeadLoss(tape, final_norm_->Forward(tape, x), embedding_.token_table(), targets);
+  return LmHeadLoss(tape, FinalNorm(tape, x), head_table(), targets);
 }
 
 Loss Decoder::ComputeLoss(Tape& tape, const TokenBatch& batch,
                           absl::Span<const int32_t> targets) const {
   const int layers = static_cast<int>(blocks_.size());
-  return HeadLoss(tape, ForwardBlocks(tape, embedding_.Forward(tape, batch), {0, layers}), targets);
+  return HeadLoss(tape, ForwardBlocks(tape, Embed(tape, batch), {0, layers}), targets);
 }
 
 }  // namespace muster

@@ -6,6 +6,7 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/kernels/cross_entropy.h"
 #include "worker_runtime/nn/operations.h"
+#include "worker_runtime/nn/products.h"
 
 namespace muster {
 
@@ -34,17 +35,19 @@ Embedding::Embedding(const Scope& scope, Options options)
                             .shape = {options.vocabulary, options.width},
                             .initializer = Initializer::Normal(options.initial_std),
                             .weight_decay = true})),
-      positions_((scope / "wpe")
-                     .Declare({.name = "weight",
-                               .shape = {options.context, options.width},
-                               .initializer = Initializer::Normal(options.initial_std),
-                               .weight_decay = true})) {}
+      positions_(options.context == 0
+                     ? nullptr
+                     : &(scope / "wpe")
+                            .Declare({.name = "weight",
+                                      .shape = {options.context, options.width},
+                                      .initializer = Initializer::Normal(options.initial_std),
+                                      .weight_decay = true})) {}
 
 Activation Embedding::Forward(Tape& tape, const TokenBatch& batch, int64_t first_position) const {
-  if (first_position + batch.sequence > positions_.shape()[0]) {
+  if (positions_ != nullptr && first_position + batch.sequence > positions_->shape()[0]) {
     return tape.Refuse(
-        absl::StrCat(positions_.name(), ": a sequence of ", first_position + batch.sequence,
-                     " tokens is longer than the context of ", positions_.shape()[0]));
+        absl::StrCat(positions_->name(), ": a sequence of ", first_position + batch.sequence,
+                     " tokens is longer than the context of ", positions_->shape()[0]));
   }
   // A device without elements has nothing to read.
   if (tape.pool().device().has_elements()) {
@@ -58,20 +61,24 @@ Activation Embedding::Forward(Tape& tape, const TokenBatch& batch, int64_t first
                                          .first_position = first_position};
   Tensor y = tape.pool().Allocate(tokens_.dtype(), {shape.batch, shape.sequence, shape.width});
   const internal::DeviceIds ids = tape.Bring(batch.tokens);
-  tape.operations(y.dtype()).embedding_forward(tape.queue(), shape, ids.data(), tape.Use(tokens_),
-                                               tape.Use(positions_), y);
-  if (tokens_.frozen() && positions_.frozen()) return {.value = y};
-  const auto weight_gradient = [shape, &table = tokens_, &positions = positions_, ids](
+  const Tensor& table = tape.Use(tokens_);
+  const Tensor positions = positions_ == nullptr ? Tensor() : tape.Use(*positions_);
+  tape.operations(y.dtype()).embedding_forward(tape.queue(), shape, ids.data(), table, positions,
+                                               y);
+  if (!Learns(&tokens_) && !Learns(positions_)) return {.value = y};
+  const auto weight_gradient = [shape, &table = tokens_, positions = positions_, ids](
                                    Tape& tape, const Tensor& dy) {
-    const auto target = [&tape](Parameter& of) {
-      return of.frozen() ? Tensor() : of.BeginSparseGradient(tape.queue());
+    const auto target = [&](Parameter* of) {
+      return Learns(of) ? of->BeginSparseGradient(tape.queue()) : Tensor();
     };
-    const Tensor to_table = target(table);
+    const Tensor to_table = target(&table);
     const Tensor to_positions = target(positions);
     tape.operations(dy.dtype())
         .embedding_gradient(tape.queue(), shape, ids.data(), dy, to_table, to_positions);
   };
-  return tape.Record(y, {&tokens_, &positions_}, NoGradientFunction(), weight_gradient);
+  Parameter* const weights[] = {&tokens_, positions_};
+  return tape.Record(y, absl::MakeConstSpan(weights).first(positions_ == nullptr ? 1 : 2),
+                     NoGradientFunction(), weight_gradient);
 }
 
 }  // namespace muster

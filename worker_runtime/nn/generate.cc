@@ -1,4 +1,4 @@
-// Text that a GPT writes, a token at a time.
+// Text that a decoder writes, a token at a time.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -65,8 +65,7 @@ class Reader {
   absl::StatusOr<std::vector<double>> Read(absl::Span<const int32_t> tokens) {
     const int64_t rows = tokens.size();
     const int64_t width = model_.config().hidden_size;
-    Activation x = model_.embedding().Forward(
-        tape_, {.tokens = tokens, .batch = 1, .sequence = rows}, length_);
+    Activation x = model_.Embed(tape_, {.tokens = tokens, .batch = 1, .sequence = rows}, length_);
     for (size_t i = 0; i < caches_.size(); ++i) {
       x = model_.blocks()[i]->ForwardCached(tape_, x, caches_[i]);
     }

@@ -11,12 +11,12 @@
 namespace muster {
 namespace {
 
-void AddLinearGradients(Tape& tape, Parameter& weight, Parameter& bias, const Tensor& dy,
+void AddLinearGradients(Tape& tape, Parameter& weight, Parameter* bias, const Tensor& dy,
                         const Tensor& x) {
-  const auto target = [](Parameter& parameter) {
-    return parameter.frozen() ? Parameter::GradientTarget{} : parameter.BeginGradient();
+  const auto target = [](Parameter* parameter) {
+    return Learns(parameter) ? parameter->BeginGradient() : Parameter::GradientTarget{};
   };
-  const Parameter::GradientTarget to_weight = target(weight), to_bias = target(bias);
+  const Parameter::GradientTarget to_weight = target(&weight), to_bias = target(bias);
   const Operations& operations = tape.operations(dy.dtype());
   if (weight.frozen()) {
     return operations.bias_gradient(tape.queue(), dy, to_bias.gradient, to_bias.accumulate);
@@ -24,10 +24,6 @@ void AddLinearGradients(Tape& tape, Parameter& weight, Parameter& bias, const Te
   operations.linear_weight(tape.queue(), dy, x,
                            {.to = to_weight.gradient, .accumulate = to_weight.accumulate},
                            {.to = to_bias.gradient, .accumulate = to_bias.accumulate});
-}
-
-bool Learns(const Parameter& weight, const Parameter& bias) {
-  return !weight.frozen() || !bias.frozen();
 }
 
 // What the gradient of a weight needs of the forward pass.
@@ -40,7 +36,8 @@ Linear::Linear(const Scope& scope, Options options)
                              .shape = {options.outputs, options.inputs},
                              .initializer = Initializer::Normal(options.initial_std),
                              .weight_decay = true})),
-      bias_(scope.Declare({.name = "bias", .shape = {options.outputs}})) {}
+      bias_(options.bias ? &scope.Declare({.name = "bias", .shape = {options.outputs}}) : nullptr) {
+}
 
 Activation Linear::Forward(Tape& tape, const Activation& x) const {
   return ForwardOnto(tape, {}, x);
@@ -66,28 +63,39 @@ Tensor Linear::MakeSum(Tape& tape, const Tensor& residual, const Tensor& x) cons
 
 void Linear::AddProduct(Tape& tape, const Tensor& residual, const Tensor& x,
                         const Tensor& y) const {
-  const Tensor& bias = tape.Use(bias_);
+  const Tensor bias = UseBias(tape);
   const Tensor& weight = tape.Use(weight_);
   tape.operations(y.dtype()).linear_forward(tape.queue(), {.x = x, .weight = weight, .bias = bias},
                                             residual, y);
 }
 
+Tensor Linear::UseBias(Tape& tape) const { return bias_ == nullptr ? Tensor() : tape.Use(*bias_); }
+
+template <typename InputGradient, typename WeightGradient>
+Activation Linear::RecordWith(Tape& tape, const Tensor& y, const InputGradient& input_gradient,
+                              const WeightGradient& weight_gradient) const {
+  Parameter* const weights[] = {&weight_, bias_};
+  const auto all = absl::MakeConstSpan(weights).first(bias_ == nullptr ? 1 : 2);
+  if (weight_.frozen() && !Learns(bias_)) {
+    return tape.Record(y, all, input_gradient, NoGradientFunction());
+  }
+  return tape.Record(y, all, input_gradient, weight_gradient);
+}
+
 Activation Linear::RecordProduct(Tape& tape, const Tensor& y, const Activation& residual,
                                  const Activation& x) const {
   const bool needs_inputs = residual.needs_gradient() || x.needs_gradient();
-  if (!Learns(weight_, bias_) && !needs_inputs) return {.value = y};
+  if (weight_.frozen() && !Learns(bias_) && !needs_inputs) return {.value = y};
   const auto input_gradient = [&weight = weight_, residual = residual.slot, slot = x.slot,
                                shape = x.value.shape()](Tape& tape, const Tensor& dy) {
     tape.AddGradient(residual, dy);
     PassThroughProduct(tape, slot, shape, dy, weight.value());
   };
-  if (!Learns(weight_, bias_))
-    return tape.Record(y, {&weight_, &bias_}, input_gradient, NoGradientFunction());
-  const auto weight_gradient = [&weight = weight_, &bias = bias_, x = KeptFor(weight_, x.value)](
+  const auto weight_gradient = [&weight = weight_, bias = bias_, x = KeptFor(weight_, x.value)](
                                    Tape& tape, const Tensor& dy) {
     AddLinearGradients(tape, weight, bias, dy, x);
   };
-  return tape.Record(y, {&weight_, &bias_}, input_gradient, weight_gradient);
+  return RecordWith(tape, y, input_gradient, weight_gradient);
 }
 
 Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Activation& x) const {
@@ -97,48 +105,54 @@ Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Act
   return RecordProduct(tape, y, residual, x);
 }
 
-Activated Linear::ForwardGelu(Tape& tape, const Activation& x) const {
+Activated Linear::ForwardActivated(Tape& tape, const Activation& x, Nonlinearity kind) const {
+  if (kind == Nonlinearity::kSwiGlu) {
+    const Activation pre = Forward(tape, x);
+    if (pre.value.empty()) return {};
+    return {.pre = pre, .value = Nonlinear(kind).Of(tape, pre.value), .kind = kind};
+  }
   const Tensor pre = MakeOutput(tape, x.value);
   if (pre.empty()) return {};
   Tensor gelu = tape.pool().Allocate(pre.dtype(), pre.shape());
-  const Tensor& bias = tape.Use(bias_);
+  const Tensor bias = UseBias(tape);
   const Tensor& weight = tape.Use(weight_);
   tape.operations(pre.dtype())
       .linear_gelu(tape.queue(), {.x = x.value, .weight = weight, .bias = bias}, pre, gelu);
-  return {.pre = RecordProduct(tape, pre, {}, x), .gelu = std::move(gelu)};
+  return {.pre = RecordProduct(tape, pre, {}, x), .value = std::move(gelu), .kind = kind};
 }
 
-Activation Linear::ForwardOntoGelu(Tape& tape, const Activation& residual,
-                                   const Activated& in) const {
-  const Tensor y = MakeSum(tape, residual.value, in.gelu);
+Activation Linear::ForwardOntoActivated(Tape& tape, const Activation& residual,
+                                        const Activated& in) const {
+  const Tensor y = MakeSum(tape, residual.value, in.value);
   if (y.empty()) return {};
-  AddProduct(tape, residual.value, in.gelu, y);
+  AddProduct(tape, residual.value, in.value, y);
 
   const auto input_gradient = [&weight = weight_, residual = residual.slot, slot = in.pre.slot,
-                               pre = in.pre.value](Tape& tape, const Tensor& dy) {
+                               kind = in.kind, pre = in.pre.value,
+                               shape = in.value.shape()](Tape& tape, const Tensor& dy) {
     tape.AddGradient(residual, dy);
     if (slot == Activation::kNoGradient) return;
+    const Operations& operations = tape.operations(dy.dtype());
     const Tensor dpre = tape.pool().Allocate(pre.dtype(), pre.shape());
-    tape.operations(dy.dtype()).gelu_linear_input(tape.queue(), dy, weight.value(), pre, dpre);
+    if (kind == Nonlinearity::kGelu) {
+      operations.gelu_linear_input(tape.queue(), dy, weight.value(), pre, dpre);
+    } else {
+      const Tensor through = tape.pool().Allocate(dy.dtype(), shape);
+      ProductWith(tape, dy, weight.value(), through, /*accumulate=*/false);
+      operations.swiglu_backward(tape.queue(), pre, through, dpre);
+    }
     tape.AddGradient(slot, dpre);
   };
-  if (!Learns(weight_, bias_))
-    return tape.Record(y, {&weight_, &bias_}, input_gradient, NoGradientFunction());
   const bool again = !weight_.frozen() && tape.recompute().kind == Recompute::Kind::kSelective;
-  const auto weight_gradient = [&weight = weight_, &bias = bias_,
-                                kept = again ? in.pre.value : KeptFor(weight_, in.gelu),
+  const auto weight_gradient = [&weight = weight_, bias = bias_, kind = in.kind,
+                                kept = again ? in.pre.value : KeptFor(weight_, in.value),
                                 again](Tape& tape, const Tensor& dy) {
-    Tensor gelu = kept;
-    if (again) {
-      gelu = tape.pool().Allocate(kept.dtype(), kept.shape());
-      tape.operations(kept.dtype()).gelu_forward(tape.queue(), kept, gelu);
-    }
-    AddLinearGradients(tape, weight, bias, dy, gelu);
+    AddLinearGradients(tape, weight, bias, dy, again ? Nonlinear(kind).Of(tape, kept) : kept);
   };
-  return tape.Record(y, {&weight_, &bias_}, input_gradient, weight_gradient);
+  return RecordWith(tape, y, input_gradient, weight_gradient);
 }
 
-Activation TiedHead(Tape& tape, const Activation& x, Parameter& table) {
+Activation LmHead(Tape& tape, const Activation& x, Parameter& table) {
   if (x.value.empty()) return {};
   if (!HasWidth(x.value.shape(), table.shape()[1])) {
     return tape.Refuse(WidthDiffers(table.name(), x.value.shape(), table.shape()[1]));

@@ -8,6 +8,9 @@
 
 namespace muster {
 
+// Whether there is such a weight, and it learns.
+inline bool Learns(const Parameter* weight) { return weight != nullptr && !weight->frozen(); }
+
 // y = x W^T.  x [.., inputs], y [.., outputs]
 void ProductWithTransposed(Tape& tape, const Tensor& x, const Tensor& w, const Tensor& y);
 

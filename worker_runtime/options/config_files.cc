@@ -43,7 +43,7 @@ int64_t HiddenSizeOf(const CommandLine& line, const PlanOptions& defaults) {
     if (absl::SimpleAtoi(given->text(), &hidden)) return hidden;
   }
   if (const Given* const given = line.Find("model")) {
-    const absl::StatusOr<KnownModel> known = FindKnownModel(given->text());
+    const absl::StatusOr<DecoderConfig> known = FindKnownModel(given->text());
     if (known.ok()) return known->hidden_size;
   }
   return defaults.model.hidden_size;

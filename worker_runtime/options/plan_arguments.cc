@@ -32,7 +32,6 @@ absl::StatusOr<PlanArguments> PlanFromArguments(const std::vector<std::string>& 
                            plan::ConfigFilesOnDisk(ranks.world_size, ranks.of_node), line));
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options)));
-  MUSTER_RETURN_IF_ERROR(plan::CheckTrains(options, line));
   MUSTER_RETURN_IF_ERROR(plan::CheckOffload(options));
   if (options.measures_unit_costs) {
     return absl::InvalidArgumentError(

@@ -471,30 +471,18 @@ std::vector<Option> MemoryRows(Plan& plan) {
   };
 }
 
-absl::Status TakeModel(const std::string& name, PlanOptions& options) {
-  MUSTER_ASSIGN_OR_RETURN(const KnownModel known, FindKnownModel(name));
-  options.planned_model.clear();
-  if (known.gpt.has_value()) {
-    options.model = *known.gpt;
-    return absl::OkStatus();
-  }
-  options.planned_model = known.name;
-  options.model = {.layers = known.layers,
-                   .heads = known.heads,
-                   .hidden_size = known.hidden_size,
-                   .context = known.context,
-                   .vocabulary = known.vocabulary};
-  return absl::OkStatus();
-}
-
-std::vector<Option> ModelRows(PlanOptions& options) {
-  DecoderConfig& model = options.model;
+std::vector<Option> ModelRows(DecoderConfig& model) {
   return {
       {.name = "model",
        .value_name = "NAME",
-       .help = absl::StrCat("sizes of a known model: ", absl::StrJoin(KnownModelNames(), ", "),
-                            "; only gpt2 models can be trained, the others planned"),
-       .read = [&options](const std::string& text) { return TakeModel(text, options); }},
+       .help = absl::StrCat("sizes and parts of a known model: ",
+                            absl::StrJoin(KnownModelNames(), ", ")),
+       .read =
+           [&model](const std::string& text) {
+             absl::StatusOr<DecoderConfig> known = FindKnownModel(text);
+             if (known.ok()) model = *std::move(known);
+             return known.status();
+           }},
       {.name = "num_layers",
        .value_name = "N",
        .help = "transformer blocks" + Default(model.layers),
@@ -507,12 +495,30 @@ std::vector<Option> ModelRows(PlanOptions& options) {
        .read = Into(ParseInt64, model.heads),
        .other_names = {"heads", "num_attention_heads"},
        .field = "heads"},
+      {.name = "kv_heads",
+       .value_name = "N",
+       .help = "heads of keys and values, which the others share (as many as heads)",
+       .read = Into(ParseInt64, model.kv_heads),
+       .other_names = {"num_key_value_heads"},
+       .field = "kv_heads"},
+      {.name = "head_size",
+       .value_name = "N",
+       .help = "numbers of a head (hidden size / heads)",
+       .read = Into(ParseInt64, model.head_size),
+       .other_names = {"head_dim"},
+       .field = "head_size"},
       {.name = "hidden_size",
        .value_name = "N",
        .help = "width of the residual stream" + Default(model.hidden_size),
        .read = Into(ParseInt64, model.hidden_size),
        .other_names = {"width"},
        .field = "hidden_size"},
+      {.name = "mlp_size",
+       .value_name = "N",
+       .help = "width inside the MLPs (4 * hidden size)",
+       .read = Into(ParseInt64, model.mlp_size),
+       .other_names = {"intermediate_size"},
+       .field = "mlp_size"},
       {.name = "sequence_length",
        .value_name = "N",
        .help = "tokens per sequence, the longest context" + Default(model.context),
@@ -747,7 +753,7 @@ std::vector<Option> PlanFlags(PlanOptions& options) {
       {kSharding, GatherRows(options.plan.gathering)},
       {kSharding, MemoryRows(options.plan)},
       {"Where states are kept", OffloadRows(options.offload)},
-      {"Model (a GPT)", ModelRows(options)},
+      {"Model (a decoder)", ModelRows(options.model)},
       {"Steps", StepRows(options)},
       {kUpdates, LearningRateRows(options.plan.learning_rate)},
       {kUpdates, OptimizerRows(options.plan.update)},
@@ -794,25 +800,7 @@ absl::Status FinishPlanOptions(PlanOptions& options) {
   absl::Status status = options.plan.Validate();
   if (status.ok()) status = CheckRounding(options.plan, options.adapters_dtype());
   if (!status.ok()) return WithoutBeginning("plan: ", status);
-  if (!options.planned_model.empty()) {
-    if (options.adapters.rank == 0) return absl::OkStatus();
-    return FieldError(
-        "--lora",
-        absl::StrCat("=", options.adapters.rank, ": adapters are for a GPT, not for ",
-                     options.planned_model, "; give the sizes of a GPT, or the name of a gpt2"),
-        absl::StatusCode::kUnimplemented);
-  }
   return options.model.Validate();
-}
-
-absl::Status CheckTrains(const PlanOptions& options, const command_line::CommandLine& line) {
-  if (options.planned_model.empty()) return absl::OkStatus();
-  const command_line::Given& given = *line.Find("model");
-  return command_line::At(
-      given.source, given.text(),
-      absl::UnimplementedError(
-          "this model can be planned (muster plan), not trained; give the sizes of a GPT by "
-          "--num_layers, --num_heads and --hidden_size, or the name of a gpt2"));
 }
 
 }  // namespace muster::plan

@@ -30,9 +30,4 @@ std::vector<command_line::Option> PlanFlags(PlanOptions& options);
 // Errors: a FieldError, for command_line::InWordsOf.
 absl::Status FinishPlanOptions(PlanOptions& options);
 
-// Called by programs that train, once the options of `line` are finished.
-//
-// Errors: kUnimplemented: a model that can only be planned, with the option that named it.
-absl::Status CheckTrains(const PlanOptions& options, const command_line::CommandLine& line);
-
 }  // namespace muster::plan

@@ -33,8 +33,7 @@ struct OffloadOptions {
 struct PlanOptions {
   Plan plan;
   DecoderConfig model;
-  DecoderAdapters adapters;   // beside matrices of `model`
-  std::string planned_model;  // a known model that is no GPT, for planning alone; empty: `model`
+  DecoderAdapters adapters;  // beside matrices of `model`
   BatchSizes asked;
   OffloadOptions offload;
   bool measures_unit_costs = false;  // Plan::unit_costs is filled in once the model can run

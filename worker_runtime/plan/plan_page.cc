@@ -11,7 +11,6 @@
 #include "proto/base/status_macros.h"
 #include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/exchange_memory.h"
-#include "worker_runtime/plan/gpt_parameters.h"
 #include "worker_runtime/plan/held_memory.h"
 #include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/prove_program.h"
@@ -50,11 +49,6 @@ std::string Flops(double flops) {
   return Rounded(flops, 1000, {"FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"});
 }
 
-int64_t NumParametersOf(const PlanOptions& options) {
-  if (options.planned_model.empty()) return options.model.num_parameters();
-  return NumParametersOf(*FindKnownModel(options.planned_model));
-}
-
 void Heading(std::string& page, absl::string_view text) {
   absl::StrAppend(&page, "\n", text, "\n");
 }
@@ -67,12 +61,11 @@ void ByteLine(std::string& page, absl::string_view name, int64_t bytes) {
 void AppendModel(const PlanPageInput& input, std::string& page) {
   const PlanOptions& options = input.options;
   const DecoderConfig& model = options.model;
-  const bool is_gpt = options.planned_model.empty();
-  absl::StrAppend(&page, "model: ", is_gpt ? "a GPT" : options.planned_model, " of ", model.layers,
-                  " layers, ", model.heads, " heads, hidden size ", model.hidden_size, ", context ",
+  absl::StrAppend(&page, "model: ", NameOf(model), " of ", model.layers, " layers, ",
+                  DescribeHeads(model), ", hidden size ", model.hidden_size, ", context ",
                   model.context, ", vocabulary ", model.vocabulary, ", in ",
                   ToString(options.dtype), "\n");
-  ValueLine(page, "parameters", Grouped(NumParametersOf(options)));
+  ValueLine(page, "parameters", Grouped(model.num_parameters()));
   if (input.options.adapters.rank > 0) {
     int64_t learned = 0;
     for (const ParameterInfo& parameter : input.parameters) learned += parameter.num_learned();
@@ -81,7 +74,7 @@ void AppendModel(const PlanPageInput& input, std::string& page) {
                            ": ", Grouped(learned), " parameters in ",
                            ToString(options.adapters_dtype()), ", which learn alone"));
   }
-  ValueLine(page, "work per token", Flops(FlopsPerTokenOf(options)));
+  ValueLine(page, "work per token", Flops(options.model.flops_per_token()));
 }
 
 void AppendPlan(const PlanPageInput& input, std::string& page) {
@@ -127,8 +120,9 @@ absl::Status AppendStep(const PlanPageInput& input, std::string& page) {
   ValueLine(page, "micro-batches per rank", Grouped(options.plan.accumulation));
   ValueLine(page, "sequences per micro-batch", Grouped(options.batch_size));
   ValueLine(page, "tokens", Grouped(static_cast<int64_t>(tokens)));
-  ValueLine(page, "work per rank",
-            Flops(FlopsPerTokenOf(options) * tokens / static_cast<double>(input.world_size)));
+  ValueLine(
+      page, "work per rank",
+      Flops(options.model.flops_per_token() * tokens / static_cast<double>(input.world_size)));
   ValueLine(page, "steps", Grouped(options.steps));
   return absl::OkStatus();
 }
@@ -417,11 +411,6 @@ std::string SourcesText(const PlanSources& sources) {
 Program ProgramOf(const PlanPageInput& input) {
   const ProgramInput program_input = InputOf(input, input.options.plan);
   return CompileProgram(program_input, RankThatNeedsMost(program_input));
-}
-
-double FlopsPerTokenOf(const PlanOptions& options) {
-  if (options.planned_model.empty()) return GptFlopsPerToken(options.model);
-  return FlopsPerToken(*FindKnownModel(options.planned_model), options.model.context);
 }
 
 ReductionChoice DecideReduction(const PlanPageInput& input) {

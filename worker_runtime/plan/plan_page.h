@@ -75,9 +75,6 @@ absl::Status CheckOffload(const PlanOptions& options, const PlanPageInput* job =
 // The program of that rank.
 Program ProgramOf(const PlanPageInput& input);
 
-// Floating point operations of a forward and backward pass per token, of the model that is planned.
-double FlopsPerTokenOf(const PlanOptions& options);
-
 // Three digits and a unit: "1.21 GiB".
 std::string ReadableBytes(int64_t bytes);
 

@@ -3,7 +3,7 @@
 namespace muster::train {
 
 double OperationsPerToken(const DecoderConfig& model) {
-  const auto attention = static_cast<double>(model.layers * model.hidden_size * model.context);
+  const auto attention = static_cast<double>(model.layers * model.query_width() * model.context);
   return 6 * static_cast<double>(model.num_parameters()) + 6 * attention;
 }
 

@@ -225,7 +225,6 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   MUSTER_RETURN_IF_ERROR(
       command_line::InWordsOf(grammar, line, plan::FinishPlanOptions(options.plan)));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(grammar, line, CheckBatch(options.plan, files)));
-  MUSTER_RETURN_IF_ERROR(plan::CheckTrains(options.plan, line));
   return command;
 }
 

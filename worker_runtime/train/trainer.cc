@@ -18,6 +18,7 @@
 #include "worker_runtime/advice/device_table.h"
 #include "worker_runtime/advice/plan_job.h"
 #include "worker_runtime/plan/batch_equation.h"
+#include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/train/figures.h"
 #include "worker_runtime/train/files.h"
 #include "worker_runtime/train/machine.h"
@@ -34,6 +35,8 @@ namespace {
 // GPT-2's end-of-text token, after which a text begins.
 constexpr int32_t kGpt2TextStart = 50256;
 
+// What the shapes of a model do not show, in the metadata of its checkpoint.
+constexpr char kParts[] = "parts";
 // The key of the model beneath adapters in the metadata of their checkpoint.
 constexpr char kBase[] = "base";
 
@@ -391,6 +394,8 @@ std::map<std::string, std::string> Trainer::Metadata() const {
        absl::StrCat(world_->size() / engine_->plan().stages * engine_->plan().accumulation)},
       {"dtype", std::string(ToString(options_.plan.dtype))},
       {"data", so_far_.data.tokens->Describe()}};
+  const std::string parts = plan::DescribeParts(config_);
+  if (!parts.empty()) metadata[kParts] = parts;
   if (!so_far_.data.sha256.empty()) metadata["data_sha256"] = so_far_.data.sha256;
   if (!base_.empty()) metadata[kBase] = base_;
   if (options_.plan.adapters.rank > 0) {
@@ -403,12 +408,18 @@ std::map<std::string, std::string> Trainer::Metadata() const {
 absl::Status Trainer::CheckResumedModel(const std::string& directory,
                                         const std::map<std::string, std::string>& metadata) const {
   const auto found = metadata.find("heads");
-  if (found == metadata.end() || found->second == absl::StrCat(config_.heads)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(directory, " is a checkpoint of another model: heads is ", found->second,
-                   " there and ", config_.heads, " here"));
+  if (found == metadata.end()) return absl::OkStatus();  // not of this program
+  const auto refuse = [&](absl::string_view what, absl::string_view there, absl::string_view here) {
+    return absl::InvalidArgumentError(absl::StrCat(directory,
+                                                   " is a checkpoint of another model: ", what,
+                                                   " is ", there, " there and ", here, " here"));
+  };
+  const std::string heads = absl::StrCat(config_.heads), parts = plan::DescribeParts(config_);
+  if (found->second != heads) return refuse("heads", found->second, heads);
+  const auto others = metadata.find(kParts);
+  const std::string there = others == metadata.end() ? "" : others->second;
+  const auto quoted = [](const std::string& text) { return absl::StrCat("'", text, "'"); };
+  return there == parts ? absl::OkStatus() : refuse(kParts, quoted(there), quoted(parts));
 }
 
 absl::Status Trainer::CheckResumedBase(const std::map<std::string, std::string>& metadata) const {

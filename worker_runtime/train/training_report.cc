@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/train/figures.h"
 
 namespace muster::train {
@@ -18,9 +19,10 @@ std::string DescribeModel(const StartFacts& facts) {
   const DecoderConfig& model = facts.model;
   const bool is_widened = SizeOf(facts.dtype) < SizeOf(facts.products);
   return absl::StrCat(
-      "GPT, ", Counted(model.layers, "layer"), ", ", Counted(model.heads, "head"), ", hidden size ",
-      model.hidden_size, ", context ", model.context, ", vocabulary ", model.vocabulary, ": ",
-      ShortCount(model.num_parameters()), " parameters in ", ToString(facts.dtype),
+      plan::NameOf(model), ", ", Counted(model.layers, "layer"), ", ", plan::DescribeHeads(model),
+      ", hidden size ", model.hidden_size, ", context ", model.context, ", vocabulary ",
+      model.vocabulary, ": ", ShortCount(model.num_parameters()), " parameters in ",
+      ToString(facts.dtype),
       is_widened ? absl::StrCat(", computed in ", ToString(facts.products), " by ", facts.kernels,
                                 " kernels: it saves memory on this CPU, not time")
                  : "");

@@ -1,4 +1,4 @@
-// Trains a GPT for some steps and leaves all that another framework needs to do the same:
+// Trains a decoder for some steps and leaves all that another framework needs to do the same:
 //
 //   parity_probe DIR TEXT STEPS MICRO_BATCHES [bf16|f16|f16-torch]
 //   parity_probe DIR TEXT STEPS --OPTION...   a plan by the options of muster-train
@@ -18,8 +18,8 @@
 
 #include "absl/strings/str_format.h"
 #include "muster/data.h"
+#include "muster/decoder.h"
 #include "muster/engine.h"
-#include "muster/gpt.h"
 #include "muster/plan_arguments.h"
 #include "muster/runtime.h"
 #include "proto/base/status_macros.h"
@@ -27,7 +27,7 @@
 namespace muster {
 namespace {
 
-constexpr GptConfig kConfig = {.layers = 2, .heads = 4, .hidden_size = 64, .context = 32};
+constexpr DecoderConfig kConfig = {.layers = 2, .heads = 4, .hidden_size = 64, .context = 32};
 constexpr int64_t kRows = 3;
 
 struct Arguments {
@@ -42,7 +42,8 @@ struct Arguments {
 
 struct Training {
   Plan plan;
-  GptAdapters adapters;
+  DecoderConfig model = kConfig;
+  DecoderAdapters adapters;
   int64_t rows = kRows;
   DType dtype = DType::kF32;
 };
@@ -54,7 +55,9 @@ absl::StatusOr<Training> TrainingOf(const Arguments& arguments, const Runtime& r
         const PlanArguments asked,
         PlanFromArguments(arguments.options,
                           {.world_size = runtime.size(), .of_node = runtime.local_size()}));
-    return Training{asked.plan, asked.adapters, asked.batch_size, asked.dtype};
+    const bool names_model = asked.model != DecoderConfig();
+    return Training{asked.plan, names_model ? asked.model : kConfig, asked.adapters,
+                    asked.batch_size, asked.dtype};
   }
   training.plan.accumulation = arguments.micro_batches / runtime.size();
   training.plan.learning_rate = {.peak = 1e-3};
@@ -82,12 +85,15 @@ absl::Status Run(const Arguments& arguments) {
   MUSTER_ASSIGN_OR_RETURN(const auto runtime, Runtime::FromEnvironment());
   MUSTER_ASSIGN_OR_RETURN(const auto world, runtime->MakeCommunicator("world"));
   MUSTER_ASSIGN_OR_RETURN(const auto source, OpenTokens({arguments.text}));
-  MUSTER_ASSIGN_OR_RETURN(const Training training, TrainingOf(arguments, *runtime));
+  MUSTER_ASSIGN_OR_RETURN(Training training, TrainingOf(arguments, *runtime));
+  training.model.context = kConfig.context;
+  training.model.vocabulary = source->vocabulary();
   ParameterStore store(training.dtype);
-  MUSTER_ASSIGN_OR_RETURN(const auto gpt, Gpt::Create(kConfig, store, training.adapters));
+  MUSTER_ASSIGN_OR_RETURN(const auto model,
+                          Decoder::Create(training.model, store, training.adapters));
   const Plan& plan = training.plan;
   MUSTER_ASSIGN_OR_RETURN(const auto engine,
-                          Engine::Create(*world, store, plan, gpt->Units(),
+                          Engine::Create(*world, store, plan, model->Units(),
                                          {.batch = training.rows, .sequence = kConfig.context}));
   MUSTER_RETURN_IF_ERROR(engine->Save(arguments.directory, {}));
   const BatchOptions options = {.rank = world->rank(),
@@ -101,7 +107,7 @@ absl::Status Run(const Arguments& arguments) {
     MUSTER_ASSIGN_OR_RETURN(const StepResult result,
                             engine->Step([&](Tape& tape, int64_t) -> absl::StatusOr<Loss> {
                               MUSTER_ASSIGN_OR_RETURN(const Batch* batch, reader->Next());
-                              return gpt->ComputeLoss(tape, batch->tokens(), batch->targets);
+                              return model->ComputeLoss(tape, batch->tokens(), batch->targets);
                             }));
     absl::StrAppendFormat(&losses, "%.17g\n", result.loss);
   }

@@ -1,15 +1,17 @@
-// GPT-2: pre-norm blocks, learned positions, head tied to the token table.
+// A decoder: pre-norm blocks between an embedding and a head, whose parts a value chooses; GPT-2's,
+// as they stand (muster/decoder_config.h).
 //
 //   ParameterStore store;
 //   const DecoderConfig config = {.layers = 6, .heads = 6, .hidden_size = 384};
-//   MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> gpt, Decoder::Create(config, store));
+//   MUSTER_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> model, Decoder::Create(config, store));
 //   store.BindToOwnBuffers();
 //   store.Initialize(seed);
 //   Tape tape(pool);
-//   Loss loss = gpt->ComputeLoss(tape, batch, targets);
+//   Loss loss = model->ComputeLoss(tape, batch, targets);
 //   tape.Backward(loss.output);
 //
-// Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section 2.3
+// Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019, section 2.3;
+//         Touvron et al., "LLaMA", 2023, section 2.2
 #pragma once
 
 #include <cstdint>
@@ -28,7 +30,9 @@
 
 namespace muster {
 
-// x + attention(norm(x)), then x + mlp(norm(x)).
+// x + attention(norm(x)), then x + mlp(norm(x)). Declares "ln_1", "attn.c_attn" (queries, keys and
+// values in one), "attn.q_norm" and "attn.k_norm" where heads are normed, "attn.c_proj", "ln_2",
+// "mlp.c_fc" (of a SwiGLU gates, then what they let through) and "mlp.c_proj".
 class DecoderBlock final : public Layer {
  public:
   DecoderBlock(const Scope& scope, const DecoderConfig& config,
@@ -40,12 +44,17 @@ class DecoderBlock final : public Layer {
  private:
   Activation Mlp(Tape& tape, const Activation& x) const;
 
+  Activation Qkv(Tape& tape, const Activation& x) const;
+
   const int64_t context_;
-  LayerNorm norm1_;
+  const Nonlinearity nonlinearity_;
+  const double residual_;  // what is added to the residual is multiplied by it
+  Norm norm1_;
   AdaptedLinear qkv_;
+  std::unique_ptr<const HeadNorms> head_norms_;  // null: there are none
   CausalAttention attention_;
   AdaptedLinear projection_;
-  LayerNorm norm2_;
+  Norm norm2_;
   AdaptedLinear widen_;
   AdaptedLinear narrow_;
 };
@@ -77,21 +86,25 @@ class Decoder {
   // outlives it.
   UnitModel Units() const;
 
-  const Embedding& embedding() const { return embedding_; }
+  // Embeds tokens as the first block takes them.
+  Activation Embed(Tape& tape, const TokenBatch& batch, int64_t first_position = 0) const;
   absl::Span<const std::unique_ptr<DecoderBlock>> blocks() const { return blocks_; }
   Activation Head(Tape& tape, const Activation& x) const;  // final norm and logits
-  // CrossEntropy(Head(x)), as TiedHeadLoss.
+  // CrossEntropy(Head(x)), as LmHeadLoss.
   Loss HeadLoss(Tape& tape, const Activation& x, absl::Span<const int32_t> targets) const;
 
  private:
   Decoder(const DecoderConfig& config, ParameterStore& store, const DecoderAdapters& adapters);
   // Blocks [first, end), of which the tape may want some to be computed again.
   Activation ForwardBlocks(Tape& tape, Activation x, UnitRange blocks) const;
+  Activation FinalNorm(Tape& tape, const Activation& x) const;
+  Parameter& head_table() const { return head_ == nullptr ? embedding_.token_table() : *head_; }
 
   const DecoderConfig config_;
   const Embedding embedding_;
   std::vector<std::unique_ptr<DecoderBlock>> blocks_;
-  std::unique_ptr<LayerNorm> final_norm_;  // declared after the blocks
+  std::unique_ptr<Norm> final_norm_;  // declared after the blocks
+  Parameter* head_ = nullptr;         // null: it is tied
 };
 
 struct GenerateOptions {

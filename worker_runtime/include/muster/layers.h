@@ -12,6 +12,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -45,19 +47,27 @@ class Layer {
   virtual Activation Forward(Tape& tape, const Activation& x) const = 0;
 };
 
-// gelu(pre), and the `pre` that its gradient needs.
-struct Activated {
-  Activation pre;
-  Tensor gelu;
+// What stands between the two products of an MLP.
+enum class Nonlinearity {
+  kGelu,    // GPT-2's tanh form
+  kSwiGlu,  // of [.., 2 * width], gates and then what they let through: silu(gate) * up
 };
 
-// y = x W^T + b
+// f(pre), and the `pre` that its gradient needs.
+struct Activated {
+  Activation pre;
+  Tensor value;
+  Nonlinearity kind = Nonlinearity::kGelu;
+};
+
+// y = x W^T [+ b]
 class Linear final : public Layer {
  public:
   struct Options {
     int64_t inputs = 0;
     int64_t outputs = 0;
     double initial_std = 0.02;  // standard deviation of the initial weights
+    bool bias = true;
   };
   // Declares "weight" [outputs, inputs] and "bias" [outputs].
   Linear(const Scope& scope, Options options);
@@ -65,32 +75,42 @@ class Linear final : public Layer {
   Activation Forward(Tape& tape, const Activation& x) const override;
   // residual + x W^T + b, without a pass of its own for either sum.
   Activation ForwardOnto(Tape& tape, const Activation& residual, const Activation& x) const;
-  // gelu(x W^T + b), without passes of its own for the sum and the GELU where the device can.
-  Activated ForwardGelu(Tape& tape, const Activation& x) const;
-  // residual + gelu(pre) W^T + b. Where the tape is to recompute selectively, gelu(pre) is not kept
-  // but computed again in the backward pass.
-  Activation ForwardOntoGelu(Tape& tape, const Activation& residual, const Activated& in) const;
+  // f(x W^T + b); a GELU without passes of its own for it and the sum where the device can.
+  Activated ForwardActivated(Tape& tape, const Activation& x, Nonlinearity kind) const;
+  // residual + f(pre) W^T + b. Where the tape is to recompute selectively, f(pre) is not kept but
+  // computed again in the backward pass.
+  Activation ForwardOntoActivated(Tape& tape, const Activation& residual,
+                                  const Activated& in) const;
 
  private:
   Tensor MakeOutput(Tape& tape, const Tensor& x) const;
   Tensor MakeSum(Tape& tape, const Tensor& residual, const Tensor& x) const;
   void AddProduct(Tape& tape, const Tensor& residual, const Tensor& x, const Tensor& y) const;
+  Tensor UseBias(Tape& tape) const;
+  template <typename InputGradient, typename WeightGradient>
+  Activation RecordWith(Tape& tape, const Tensor& y, const InputGradient& input_gradient,
+                        const WeightGradient& weight_gradient) const;
   Activation RecordProduct(Tape& tape, const Tensor& y, const Activation& residual,
                            const Activation& x) const;
 
-  Parameter& weight_;  // of the store, which outlives the model
-  Parameter& bias_;
+  Parameter& weight_;      // of the store, which outlives the model
+  Parameter* const bias_;  // null: there is none
 };
 
-// Normalises over the last dimension, then scales and shifts. Declares "weight" and "bias" [width].
-class LayerNorm final : public Layer {
+// Normalises over the last dimension, then scales, and shifts if it is a layer norm. Declares
+// "weight" [width] and, for kLayer, "bias" [width].
+class Norm final : public Layer {
  public:
-  LayerNorm(const Scope& scope, int64_t width, double epsilon = 1e-5);
+  enum class Kind {
+    kLayer,  // about the mean
+    kRms,    // Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019
+  };
+  Norm(const Scope& scope, int64_t width, Kind kind = Kind::kLayer, double epsilon = 1e-5);
   Activation Forward(Tape& tape, const Activation& x) const override;
 
  private:
   Parameter& weight_;
-  Parameter& bias_;
+  Parameter* const bias_;  // null: kRms
   const double epsilon_;
 };
 
@@ -99,7 +119,7 @@ class Embedding {
  public:
   struct Options {
     int64_t vocabulary = 0;
-    int64_t context = 0;
+    int64_t context = 0;  // 0: no positions
     int64_t width = 0;
     double initial_std = 0.02;
   };
@@ -113,7 +133,7 @@ class Embedding {
 
  private:
   Parameter& tokens_;
-  Parameter& positions_;
+  Parameter* const positions_;  // null: there are none
 };
 
 // Keys and values of the text so far, so that each further token costs one row instead of the whole
@@ -125,38 +145,76 @@ class KeyValueCache {
 
  private:
   friend class CausalAttention;
-  Tensor rows_;  // [context, 3 * width], the rows of qkv; a query is of no use after its turn
+  Tensor rows_;  // [context, qkv_width], the rows of qkv; a query is of no use after its turn
   int64_t length_ = 0;
+};
+
+// RMS norms of each head of queries and of keys, as Qwen 3 has them. Declares "q_norm.weight" and
+// "k_norm.weight" [head_size].
+class HeadNorms final : public Layer {
+ public:
+  struct Options {
+    int64_t heads = 0;
+    int64_t kv_heads = 0;  // 0: as many as heads
+    int64_t head_size = 0;
+    double epsilon = 1e-6;
+  };
+  HeadNorms(const Scope& scope, const Options& options);
+  // qkv as CausalAttention takes it, to the same shape.
+  Activation Forward(Tape& tape, const Activation& qkv) const override;
+
+ private:
+  const Options options_;
+  Parameter& queries_;
+  Parameter& keys_;
 };
 
 // Softmax attention of each position to itself and those before it. No parameters.
 class CausalAttention final : public Layer {
  public:
-  // `heads` must divide the width.
-  explicit CausalAttention(int64_t heads) : heads_(heads) {}
+  struct Options {
+    int64_t heads = 1;
+    int64_t kv_heads = 0;    // each serves heads / kv_heads of them; 0: as many as heads
+    double score_scale = 0;  // 0: 1 / sqrt(head size)
+    // Radians per position by which elements i and i + head size / 2 of queries and keys are turned
+    // (RotaryPositions::Frequencies). [head size / 2]; empty: not at all
+    std::vector<double> rotary = {};
+  };
+  explicit CausalAttention(Options options) : options_(std::move(options)) {}
 
-  // x [batch, sequence, 3 * width] (queries, keys, values) to [batch, sequence, width].
+  // qkv [batch, sequence, (heads + 2 * kv_heads) * head size], in a row all queries, then all keys,
+  // then all values, to [batch, sequence, heads * head size]. Rotary positions are written over
+  // qkv, so nobody else may read it.
   Activation Forward(Tape& tape, const Activation& qkv) const override;
 
-  // Inference: one sequence, whose new rows see the cached ones, which they then join.
-  // qkv [1, rows, 3 * width]; at most `context` rows in all.
+  // Inference: one sequence, whose new rows see the cached ones, which they then join. At most
+  // `context` rows in all.
   Tensor ForwardCached(Tape& tape, const Tensor& qkv, KeyValueCache& cache, int64_t context) const;
 
  private:
-  const int64_t heads_;
+  const Options options_;
 };
 
-// GPT-2's tanh form.
-class Gelu final : public Layer {
+// A nonlinearity for itself; kSwiGlu halves the last dimension.
+class Nonlinear final : public Layer {
  public:
+  explicit Nonlinear(Nonlinearity kind) : kind_(kind) {}
   Activation Forward(Tape& tape, const Activation& x) const override;
+  // A new tensor, on no record.
+  Tensor Of(Tape& tape, const Tensor& pre) const;
+
+ private:
+  const Nonlinearity kind_;
 };
 
 // a + b
 Activation Add(Tape& tape, const Activation& a, const Activation& b);
+// factor * x; x itself for 1.
+Activation Scale(Tape& tape, const Activation& x, double factor);
 
-// x T^T with a table that another layer declared and uses too: [.., width] to [.., vocabulary].
-Activation TiedHead(Tape& tape, const Activation& x, Parameter& table);
+// x T^T with a table [vocabulary, width], which may be the embedding's: [.., width] to
+// [.., vocabulary].
+Activation LmHead(Tape& tape, const Activation& x, Parameter& table);
 
 // Summed, not averaged, so that ranks and micro-batches can be weighed by their tokens.
 struct Loss {
@@ -174,9 +232,9 @@ struct Loss {
 // Shapes: logits [.., vocabulary]; targets one per row, each -1 or in [0, vocabulary).
 Loss CrossEntropy(Tape& tape, Activation logits, absl::Span<const int32_t> targets);
 
-// CrossEntropy(TiedHead(x, table)), some rows after others on a device that never holds all logits
+// CrossEntropy(LmHead(x, table)), some rows after others on a device that never holds all logits
 // (cuda). The gradients are then computed along with the loss, or in f16 along with its gradient.
-Loss TiedHeadLoss(Tape& tape, const Activation& x, Parameter& table,
-                  absl::Span<const int32_t> targets);
+Loss LmHeadLoss(Tape& tape, const Activation& x, Parameter& table,
+                absl::Span<const int32_t> targets);
 
 }  // namespace muster

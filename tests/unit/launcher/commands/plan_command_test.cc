@@ -40,7 +40,7 @@ std::string HashOf(const Args& args) {
 
 TEST(PlanCommand, PlansAKnownModelForSoManyRanks) {
   EXPECT_THAT(PlanCommandText({"--model=gpt2-124m", "--world_size=8"}),
-              IsOkAndHolds(AllOf(HasSubstr("a GPT of 12 layers, 12 heads, hidden size 768"),
+              IsOkAndHolds(AllOf(HasSubstr("gpt2-124m of 12 layers, 12 heads, hidden size 768"),
                                  HasSubstr("124,439,808"), HasSubstr("for 8 ranks"))));
 }
 

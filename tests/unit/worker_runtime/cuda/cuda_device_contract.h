@@ -327,7 +327,7 @@ TEST_P(CudaDeviceContract, WhatStandsAroundAProductIsTheSameInOnePassAndInSevera
   }
 }
 
-// The loss of a tied head, by TiedHeadLoss or of all logits at once; twice, of which the second is
+// The loss of a tied head, by LmHeadLoss or of all logits at once; twice, of which the second is
 // added under a scale.
 struct HeadOutcome {
   double loss = 0;
@@ -351,8 +351,8 @@ inline HeadOutcome RunHead(const Device& device, DType dtype, DType gradients, b
   HeadOutcome outcome;
   for (const double scale : {1.0, 0.5}) {
     const Activation x = tape.Watch(make("x", kRows));
-    const Loss loss = at_once ? CrossEntropy(tape, TiedHead(tape, x, table), targets)
-                              : TiedHeadLoss(tape, x, table, targets);
+    const Loss loss = at_once ? CrossEntropy(tape, LmHead(tape, x, table), targets)
+                              : LmHeadLoss(tape, x, table, targets);
     EXPECT_EQ(loss.num_tokens, kRows - 1);
     tape.Backward(loss.output, scale);
     EXPECT_THAT(tape.status(), IsOk());
@@ -401,7 +401,7 @@ TEST_P(CudaDeviceContract, GradientsOfATiedHeadInF16AreScaledBeforeTheyAreRounde
   const Tensor ones = OnDevice(pool, DType::kF16, std::vector<float>(kWidth, 1));
   const std::vector<int32_t> targets = {0};
   const Activation x = tape.Watch(ones.Reshaped({1, kWidth}));
-  tape.Backward(TiedHeadLoss(tape, x, table, targets).output, kScale);
+  tape.Backward(LmHeadLoss(tape, x, table, targets).output, kScale);
   const std::vector<float> gradients = OnHost(*device_, table.gradient());
   EXPECT_NEAR(gradients.back() / kScale / std::exp(-kLogit), 1, 1e-2);
 }

@@ -269,7 +269,7 @@ TEST(CudaDevice, NeverHoldsAllLogits) {
       const auto before = pool.usage().bytes_in_use;
       Tape tape(pool);
       const std::vector<int32_t> targets(rows, 7);
-      const Loss loss = TiedHeadLoss(tape, tape.Watch(x.Reshaped({rows, kWidth})), table, targets);
+      const Loss loss = LmHeadLoss(tape, tape.Watch(x.Reshaped({rows, kWidth})), table, targets);
       EXPECT_NEAR(NumberOnHost(*on.device, loss.total), rows * std::log(kVocabulary), 1e-3 * rows);
       tape.Backward(loss.output, 2);
       EXPECT_LT(pool.usage().bytes_in_use_peak - before, 30000u) << "bytes, of a row 800";

@@ -362,7 +362,7 @@ TEST(SeveralActivations, ThatAStageDidNotDeclareAreRefused) {
         tape.operations(DType::kF32).fill(tape.queue(), 1, ones);
         Activation x = maps[0]->Forward(tape, {.value = ones});
         if (is_wrong) return {.passed_on = wrong.passed_on(tape, x)};
-        return {.passed_on = {x, Gelu().Forward(tape, x)}};
+        return {.passed_on = {x, Nonlinear(Nonlinearity::kGelu).Forward(tape, x)}};
       };
       auto engine = *Engine::CreateStage(
           world, store, Plan(), cut,

@@ -63,7 +63,7 @@ StageResult TrainStage(Communicator& world, const Plan& plan, bool fails = false
   const auto compute = [&](Tape& tape, const SmallBatch& batch,
                            absl::Span<const Activation> received) -> StageOutput {
     if (is_first) {
-      const Activation x = (*gpt)->embedding().Forward(tape, batch.tokens());
+      const Activation x = (*gpt)->Embed(tape, batch.tokens());
       return {.passed_on = {(*gpt)->blocks()[0]->Forward(tape, x)}};
     }
     const Activation x = (*gpt)->blocks()[1]->Forward(tape, received[0]);

@@ -386,7 +386,7 @@ TEST(Sharded, NamesTheUnitThatTheProgramDoesNotExpect) {
     const SmallBatch batch(0, world.rank());
     bool swaps = false;
     const auto forward = [&](Tape& tape) -> absl::StatusOr<Loss> {
-      Activation x = (*gpt)->embedding().Forward(tape, batch.tokens());
+      Activation x = (*gpt)->Embed(tape, batch.tokens());
       for (const int block : {0, 1}) {
         x = (*gpt)->blocks()[swaps && world.rank() == 1 ? 1 - block : block]->Forward(tape, x);
       }

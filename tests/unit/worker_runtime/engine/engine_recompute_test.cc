@@ -121,13 +121,13 @@ TEST(Recompute, SaysThatAGradientIsReadyOnceItIsWhole) {
       EXPECT_TRUE(first) << parameter.name();
     });
     store.ForgetGradients();
-    Activation x = gpt->embedding().Forward(tape, batch.tokens());
+    Activation x = gpt->Embed(tape, batch.tokens());
     // A region that uses the token table too, and one within another.
     x = tape.Recomputed(x, [&](Tape& on, const Activation& in) {
       const Activation y = on.Recomputed(in, [&](Tape& inside, const Activation& z) {
         return gpt->blocks()[0]->Forward(inside, z);
       });
-      const Activation table = gpt->embedding().Forward(on, batch.tokens());
+      const Activation table = gpt->Embed(on, batch.tokens());
       return Add(on, y, table);
     });
     tape.Backward(CrossEntropy(tape, gpt->Head(tape, x), batch.targets).output);

@@ -119,7 +119,7 @@ TEST(Meta, CountsTheKernels) {
   TensorPool pool(Device::Meta());
   Tape tape(pool);
   const Activation x = tape.Watch(pool.Allocate(DType::kF32, {2, 3}));
-  const Activation y = Gelu().Forward(tape, Add(tape, x, x));
+  const Activation y = Nonlinear(Nonlinearity::kGelu).Forward(tape, Add(tape, x, x));
   EXPECT_EQ(tape.queue().num_kernels(), 2);
   tape.Backward(y, pool.Allocate(DType::kF32, {2, 3}));
   EXPECT_EQ(tape.queue().num_kernels(), 4) << "GELU's gradient, and the sum of the two of x";

@@ -131,7 +131,7 @@ class SmallTraining {
 
  private:
   Loss LossOf(Tape& tape, const SmallBatch& batch) {
-    Activation x = gpt_->embedding().Forward(tape, batch.tokens());
+    Activation x = gpt_->Embed(tape, batch.tokens());
     for (const auto& block : gpt_->blocks()) {
       x = block->Forward(tape, x);
       within_forward();

@@ -105,7 +105,7 @@ class TwoStreams : private EmbeddingAndMaps {
   std::vector<Activation> Forward(Tape& tape, int unit, const ModelInput& input,
                                   std::vector<Activation> all) const {
     if (unit == 0) return {embedding->Forward(tape, input.tokens)};
-    const Gelu gelu;
+    const Nonlinear gelu(Nonlinearity::kGelu);
     if (unit < 3) return {gelu.Forward(tape, maps[unit]->Forward(tape, all[0]))};
     const Activation from_memory = maps[unit]->Forward(tape, all.back());
     if (unit == 3) return {from_memory, all[0]};

@@ -22,6 +22,57 @@ using ::testing::HasSubstr;
 constexpr DecoderConfig kTiny = {
     .layers = 2, .heads = 2, .hidden_size = 12, .context = 7, .vocabulary = 13};
 
+// The parts that families choose, in the sizes of kTiny.
+DecoderConfig TinyLlama() {
+  DecoderConfig config = kTiny;
+  config.kv_heads = 1;
+  config.mlp_size = 17;
+  config.parts.norm = DecoderParts::NormKind::kRms;
+  config.parts.rotary = RotaryPositions{.base = 20,
+                                        .scaling = RotaryPositions::Scaling::kLlama3,
+                                        .factor = 8,
+                                        .original_context = 64};
+  config.parts.mlp = DecoderParts::Mlp::kSwiGlu;
+  config.parts.biases = DecoderParts::Biases::kNone;
+  config.parts.tied = false;
+  return config;
+}
+DecoderConfig TinyQwen25() {
+  DecoderConfig config = TinyLlama();
+  config.parts.rotary = RotaryPositions{.scaling = RotaryPositions::Scaling::kLinear, .factor = 2};
+  config.parts.biases = DecoderParts::Biases::kQkv;
+  config.parts.tied = true;
+  return config;
+}
+DecoderConfig TinyQwen3() {
+  DecoderConfig config = TinyLlama();
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.head_size = 6;
+  config.parts.rotary = RotaryPositions{};
+  config.parts.head_norms = true;
+  config.parts.norm_epsilon =
+      1e-2;  // a norm of small numbers is bent too much for finite differences
+  return config;
+}
+DecoderConfig TinyGranite() {
+  DecoderConfig config = TinyLlama();
+  config.parts.tied = true;
+  config.parts.multipliers = {.embedding = 3, .residual = 0.4, .scores = 0.7, .logits = 0.5};
+  return config;
+}
+struct Family {
+  const char* name;
+  DecoderConfig config;
+};
+std::vector<Family> Families() {
+  return {{"Gpt2", kTiny},
+          {"Llama", TinyLlama()},
+          {"Qwen25", TinyQwen25()},
+          {"Qwen3", TinyQwen3()},
+          {"Granite", TinyGranite()}};
+}
+
 TEST(DecoderConfig, NamesHeadsThatDoNotDivideTheHiddenSizeAndWhatWouldFit) {
   DecoderConfig config;
   config.heads = 7;
@@ -47,10 +98,12 @@ TEST(DecoderConfig, RefusesSizesBelowOneAndAbsurdOnes) {
 }
 
 TEST(Decoder, CountsItsParametersAsDeclared) {
-  for (const DecoderConfig& config : {kTiny, DecoderConfig{}}) {
+  std::vector<Family> families = Families();
+  families.push_back({"default", {}});
+  for (const Family& family : families) {
     ParameterStore store;
-    ASSERT_THAT(Decoder::Create(config, store), IsOk());
-    EXPECT_EQ(config.num_parameters(), store.num_elements());
+    ASSERT_THAT(Decoder::Create(family.config, store), IsOk());
+    EXPECT_EQ(family.config.num_parameters(), store.num_elements()) << family.name;
   }
   const DecoderConfig gpt2 = {
       .layers = 12, .heads = 12, .hidden_size = 768, .context = 1024, .vocabulary = 50257};
@@ -79,14 +132,14 @@ TEST(Decoder, StartsNearTheLossOfAGuess) {
   EXPECT_NEAR(loss.mean(), std::log(13.0), 0.05);
 }
 
-struct DoubleGpt {
+struct DoubleModel {
   ParameterStore store{DType::kF64};
-  std::unique_ptr<Decoder> gpt;
+  std::unique_ptr<Decoder> decoder;
   TensorPool pool;
   std::vector<int32_t> tokens = RandomTokens(15, kTiny.vocabulary);
 
-  explicit DoubleGpt(const DecoderAdapters& adapters = {})
-      : gpt(*Decoder::Create(kTiny, store, adapters)) {
+  explicit DoubleModel(const DecoderConfig& config = kTiny, const DecoderAdapters& adapters = {})
+      : decoder(*Decoder::Create(config, store, adapters)) {
     store.BindToOwnBuffers();
     store.Initialize(1);
     // Larger than at the start, so that every path carries a gradient worth measuring.
@@ -94,26 +147,46 @@ struct DoubleGpt {
   }
   Loss Forward(Tape& tape) {
     const absl::Span<const int32_t> all(tokens);
-    return gpt->ComputeLoss(tape, {all.first(14), 2, 7}, all.subspan(1, 14));
+    return decoder->ComputeLoss(tape, {all.first(14), 2, 7}, all.subspan(1, 14));
   }
 };
 
-TEST(Decoder, GradientsOfTheWholeModelEqualFiniteDifferences) {
-  DoubleGpt model;
-  Tape tape(model.pool);
-  tape.Backward(model.Forward(tape).output);
-  const auto value = [&] {
-    Tape inference(model.pool, Tape::Mode::kInference);
-    return model.Forward(inference).sum;
-  };
-  for (const auto& parameter : model.store.parameters()) {
-    ExpectSlopes(parameter->value().span<double>(), parameter->gradient().span<double>(), value,
-                 2e-6, parameter->name(), /*stride=*/parameter->num_elements() / 20 + 1);
+class DecoderFamilies : public ::testing::TestWithParam<Family> {};
+INSTANTIATE_TEST_SUITE_P(Decoder, DecoderFamilies, ::testing::ValuesIn(Families()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(DecoderFamilies, GradientsOfTheWholeModelEqualFiniteDifferencesHoweverItIsRecomputed) {
+  DoubleModel model(GetParam().config);
+  using Kind = Recompute::Kind;
+  for (const Kind kind : {Kind::kNone, Kind::kSelective, Kind::kFull}) {
+    model.store.ForgetGradients();
+    Tape tape(model.pool);
+    tape.set_recompute({.kind = kind});
+    tape.Backward(model.Forward(tape).output);
+    const auto value = [&] {
+      Tape inference(model.pool, Tape::Mode::kInference);
+      return model.Forward(inference).sum;
+    };
+    for (const auto& parameter : model.store.parameters()) {
+      ExpectSlopes(parameter->value().span<double>(), parameter->gradient().span<double>(), value,
+                   2e-6, parameter->name(), /*stride=*/parameter->num_elements() / 20 + 1);
+    }
   }
 }
 
+// The two halves of a backward pass, as pipelines that fill bubbles run them.
+TEST_P(DecoderFamilies, HasTheSameGradientsWhenWeightsComeLater) {
+  DoubleModel whole(GetParam().config), halves(GetParam().config);
+  Tape tape(whole.pool), split(halves.pool);
+  tape.Backward(whole.Forward(tape).output);
+  split.BackwardInputs(halves.Forward(split).output);
+  split.BackwardWeights();
+  EXPECT_TRUE(SameBits(whole.store.flat_gradients().span<double>(),
+                       halves.store.flat_gradients().span<double>()));
+}
+
 TEST(DecoderAdapters, HaveGradientsThatEqualFiniteDifferencesAndTheModelBeneathHasNone) {
-  DoubleGpt model({.rank = 3, .beside = "h.*.c_*.weight"});
+  DoubleModel model(kTiny, {.rank = 3, .beside = "h.*.c_*.weight"});
   Tape tape(model.pool);
   tape.Backward(model.Forward(tape).output);
   const auto value = [&] {
@@ -165,7 +238,7 @@ TEST(DecoderAdapters, AreRefusedBesideWhatIsNoMatrixOfABlock) {
 }
 
 TEST(Decoder, GradientsInFloatEqualThoseInDouble) {
-  DoubleGpt wide;
+  DoubleModel wide;
   ParameterStore store;
   const auto gpt = *Decoder::Create(kTiny, store);
   store.BindToOwnBuffers();
@@ -220,7 +293,7 @@ TEST(Decoder, OverfitsAShortTextInSomeTensOfSteps) {
   EXPECT_EQ(std::string(recited->begin(), recited->end()), text.substr(8, 20));
 }
 
-class Generation : public ::testing::Test {
+class Generation : public ::testing::TestWithParam<Family> {
  protected:
   Generation() {
     store_.BindToOwnBuffers();
@@ -237,11 +310,14 @@ class Generation : public ::testing::Test {
   }
 
   ParameterStore store_;
-  std::unique_ptr<Decoder> gpt_ = *Decoder::Create(kTiny, store_);
+  std::unique_ptr<Decoder> gpt_ = *Decoder::Create(GetParam().config, store_);
   TensorPool pool_;
 };
 
-TEST_F(Generation, TokenByTokenEqualsWholeForwardPasses) {
+INSTANTIATE_TEST_SUITE_P(Of, Generation, ::testing::ValuesIn(Families()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(Generation, TokenByTokenEqualsWholeForwardPasses) {
   std::vector<int32_t> text = {1, 5, 2};
   const auto sample = Generate(*gpt_, pool_, text, {.num_tokens = 4, .temperature = 0});
   ASSERT_THAT(sample, IsOk());
@@ -251,14 +327,14 @@ TEST_F(Generation, TokenByTokenEqualsWholeForwardPasses) {
   }
 }
 
-TEST_F(Generation, GoesOnPastTheContextAndTakesLongPrompts) {
+TEST_P(Generation, GoesOnPastTheContextAndTakesLongPrompts) {
   const auto prompt = RandomTokens(40, kTiny.vocabulary);
   const auto sample = Generate(*gpt_, pool_, prompt, {.num_tokens = 30});
   ASSERT_THAT(sample, IsOk());
   EXPECT_EQ(sample->size(), 30u);
 }
 
-TEST_F(Generation, DependsOnTheSeedAlone) {
+TEST_P(Generation, DependsOnTheSeedAlone) {
   const std::vector<int32_t> prompt = {1};
   const GenerateOptions options = {.num_tokens = 30, .temperature = 2, .seed = 4};
   GenerateOptions other = options;
@@ -267,7 +343,7 @@ TEST_F(Generation, DependsOnTheSeedAlone) {
   EXPECT_NE(*Generate(*gpt_, pool_, prompt, options), *Generate(*gpt_, pool_, prompt, other));
 }
 
-TEST_F(Generation, RefusesWhatItCannotDo) {
+TEST_P(Generation, RefusesWhatItCannotDo) {
   const std::vector<int32_t> none, strange = {99}, fine = {1};
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   EXPECT_THAT(Generate(*gpt_, pool_, none, {}), StatusIs(kInvalid, HasSubstr("prompt")));

@@ -34,9 +34,10 @@ class Fit : public ::testing::Test {
       const Activation x = tape.Watch(pool_.Allocate(DType::kF32, shape));
       Activation y = recompute ? tape.Recomputed(x, forward) : forward(tape, x);
       // Nothing makes anything of what was refused.
-      y = linear_.ForwardOnto(tape, y, norm_.Forward(tape, Gelu().Forward(tape, y)));
+      y = linear_.ForwardOnto(tape, y,
+                              norm_.Forward(tape, Nonlinear(Nonlinearity::kGelu).Forward(tape, y)));
       EXPECT_TRUE(
-          CrossEntropy(tape, TiedHead(tape, y, embedding_.token_table()), {}).output.value.empty());
+          CrossEntropy(tape, LmHead(tape, y, embedding_.token_table()), {}).output.value.empty());
       EXPECT_THAT(tape.status(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(sentence)));
       tape.Clear();
       EXPECT_THAT(tape.status(), IsOk());
@@ -46,7 +47,7 @@ class Fit : public ::testing::Test {
   ParameterStore store_;
   TensorPool pool_;
   const Linear linear_;
-  const LayerNorm norm_;
+  const Norm norm_;
   const Embedding embedding_;
 };
 
@@ -55,15 +56,16 @@ TEST_F(Fit, OfAMatrixIsToldByItsName) {
                 [&](Tape& tape, const Activation& x) { return linear_.Forward(tape, x); });
   ExpectRefused({2, 5}, "fc.weight: the input is [2, 5], and its last size must be 6",
                 [&](Tape& tape, const Activation& x) {
-                  return linear_.ForwardOntoGelu(tape, {}, {.pre = x, .gelu = x.value});
+                  return linear_.ForwardOntoActivated(tape, {}, {.pre = x, .value = x.value});
                 });
   ExpectRefused({2, 5}, "fc.weight: the input is [2, 5], and its last size must be 6",
                 [&](Tape& tape, const Activation& x) {
-                  return linear_.ForwardOntoGelu(tape, {}, linear_.ForwardGelu(tape, x));
+                  return linear_.ForwardOntoActivated(
+                      tape, {}, linear_.ForwardActivated(tape, x, Nonlinearity::kGelu));
                 });
   ExpectRefused(
       {2, 5}, "wte.weight: the input is [2, 5], and its last size must be 6",
-      [&](Tape& tape, const Activation& x) { return TiedHead(tape, x, embedding_.token_table()); });
+      [&](Tape& tape, const Activation& x) { return LmHead(tape, x, embedding_.token_table()); });
 }
 
 TEST_F(Fit, OfANormIsToldByItsName) {
@@ -82,9 +84,12 @@ TEST_F(Fit, OfASumIsToldByBothShapes) {
 }
 
 TEST_F(Fit, OfHeadsIsToldByTheirNumber) {
-  ExpectRefused(
-      {2, 3, 12}, "attention of 3 heads: the input is [2, 3, 12]",
-      [&](Tape& tape, const Activation& x) { return CausalAttention(3).Forward(tape, x); });
+  ExpectRefused({2, 3, 12},
+                "attention of 3 heads with 3 of keys: the input is [2, 3, 12], and must be "
+                "[batch, sequence, 9 * head size]",
+                [&](Tape& tape, const Activation& x) {
+                  return CausalAttention({.heads = 3}).Forward(tape, x);
+                });
 }
 
 TEST_F(Fit, OfASequenceIsToldByTheContext) {

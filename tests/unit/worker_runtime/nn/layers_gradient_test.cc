@@ -32,58 +32,109 @@ TEST_F(Gradient, OfLinearOntoAResidual) {
   test.ExpectGradientsEqualSlopes();
 }
 
-TEST_F(Gradient, OfTwoLinearLayersWithGeluBetweenThemKeptOrComputedAgain) {
-  const Linear widen(Scope(store_) / "widen", {.inputs = 5, .outputs = 7, .initial_std = 0.5});
-  const Linear narrow(Scope(store_) / "narrow", {.inputs = 7, .outputs = 5, .initial_std = 0.5});
+TEST_F(Gradient, OfTwoLinearLayersWithANonlinearityBetweenThemKeptOrComputedAgain) {
+  const Linear widen(Scope(store_) / "widen", {.inputs = 5, .outputs = 14, .initial_std = 0.5});
+  const Linear narrow(Scope(store_) / "narrow", {.inputs = 14, .outputs = 5, .initial_std = 0.5});
+  const Linear gated(Scope(store_) / "gated", {.inputs = 7, .outputs = 5, .initial_std = 0.5});
   for (const auto kind : {Recompute::Kind::kNone, Recompute::Kind::kSelective}) {
     LayerUnderTest test(store_, {2, 3, 5}, [&](Tape& tape, const Activation& x) {
       tape.set_recompute({.kind = kind});
-      return narrow.ForwardOntoGelu(tape, x, widen.ForwardGelu(tape, x));
+      const Activation y = narrow.ForwardOntoActivated(
+          tape, x, widen.ForwardActivated(tape, x, Nonlinearity::kGelu));
+      return gated.ForwardOntoActivated(tape, y,
+                                        widen.ForwardActivated(tape, y, Nonlinearity::kSwiGlu));
     });
     test.ExpectGradientsEqualSlopes();
   }
 }
 
 TEST_F(Gradient, OfLayerNorm) {
-  const LayerNorm norm(Scope(store_), 19);
+  const Norm norm(Scope(store_), 19);
   LayerUnderTest test(store_, {4, 19},
                       [&](Tape& tape, const Activation& x) { return norm.Forward(tape, x); });
   test.ExpectGradientsEqualSlopes();
 }
 
+TEST_F(Gradient, OfRmsNorm) {
+  const Norm norm(Scope(store_), 19, Norm::Kind::kRms);
+  LayerUnderTest test(store_, {4, 19},
+                      [&](Tape& tape, const Activation& x) { return norm.Forward(tape, x); });
+  test.ExpectGradientsEqualSlopes();
+}
+
+TEST_F(Gradient, OfNormsOfHeads) {
+  const HeadNorms norms(Scope(store_), {.heads = 4, .kv_heads = 2, .head_size = 3});
+  LayerUnderTest test(store_, {2, 3, 24},
+                      [&](Tape& tape, const Activation& x) { return norms.Forward(tape, x); });
+  test.ExpectGradientsEqualSlopes();
+}
+
+TEST_F(Gradient, OfLinearWithoutBias) {
+  const Linear linear(Scope(store_),
+                      {.inputs = 5, .outputs = 5, .initial_std = 0.5, .bias = false});
+  LayerUnderTest test(store_, {2, 3, 5}, [&](Tape& tape, const Activation& x) {
+    return linear.ForwardOnto(tape, linear.Forward(tape, x), x);
+  });
+  test.ExpectGradientsEqualSlopes();
+}
+
+TEST_F(Gradient, OfAProductWithANumber) {
+  LayerUnderTest test(store_, {3, 17},
+                      [&](Tape& tape, const Activation& x) { return Scale(tape, x, 0.22); });
+  test.ExpectGradientsEqualSlopes();
+}
+
+TEST_F(Gradient, OfSwiGlu) {
+  const Nonlinear swiglu(Nonlinearity::kSwiGlu);
+  LayerUnderTest test(store_, {3, 34},
+                      [&](Tape& tape, const Activation& x) { return swiglu.Forward(tape, x); });
+  test.ExpectGradientsEqualSlopes();
+}
+
 TEST_F(Gradient, OfGelu) {
-  const Gelu gelu;
+  const Nonlinear gelu(Nonlinearity::kGelu);
   LayerUnderTest test(store_, {3, 17},
                       [&](Tape& tape, const Activation& x) { return gelu.Forward(tape, x); });
   test.ExpectGradientsEqualSlopes();
 }
 
 TEST_F(Gradient, OfCausalAttention) {
-  const CausalAttention attention(2);
-  LayerUnderTest test(store_, {2, 5, 18},
-                      [&](Tape& tape, const Activation& x) { return attention.Forward(tape, x); });
-  test.ExpectGradientsEqualSlopes();
+  const std::vector<double> turns = {1, 0.3};
+  for (const CausalAttention::Options& options : {CausalAttention::Options{.heads = 2},
+                                                  {.heads = 4, .kv_heads = 2},
+                                                  {.heads = 3, .kv_heads = 1, .score_scale = 0.9},
+                                                  {.heads = 2, .kv_heads = 1, .rotary = turns}}) {
+    const CausalAttention attention(options);
+    const int64_t heads = options.heads + 2 * (options.kv_heads == 0 ? 2 : options.kv_heads);
+    LayerUnderTest test(store_, {2, 5, heads * 4}, [&](Tape& tape, const Activation& x) {
+      return attention.Forward(tape, Scale(tape, x, 1.1));  // which it may write over
+    });
+    test.ExpectGradientsEqualSlopes();
+  }
 }
 
 TEST_F(Gradient, OfASumThatUsesItsInputThreeTimes) {
-  const Gelu gelu;
+  const Nonlinear gelu(Nonlinearity::kGelu);
   LayerUnderTest test(store_, {3, 5}, [&](Tape& tape, const Activation& x) {
     return Add(tape, Add(tape, x, gelu.Forward(tape, x)), x);
   });
   test.ExpectGradientsEqualSlopes();
 }
 
-TEST_F(Gradient, OfTheTiedHeadWhoseTableIsUsedTwice) {
+TEST_F(Gradient, OfAHeadWhoseTableIsUsedTwice) {
   Parameter& table =
       store_.Declare({.name = "table", .shape = {6, 6}, .initializer = Initializer::Normal(0.5)});
   LayerUnderTest test(store_, {2, 6}, [&](Tape& tape, const Activation& x) {
-    return TiedHead(tape, TiedHead(tape, x, table), table);
+    return LmHead(tape, LmHead(tape, x, table), table);
   });
   test.ExpectGradientsEqualSlopes();
 }
 
-TEST_F(Gradient, OfEmbedding) {
-  const Embedding embedding(Scope(store_), {.vocabulary = 7, .context = 4, .width = 3});
+class EmbeddingGradient : public Gradient, public ::testing::WithParamInterface<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(WithPositionsAndWithout, EmbeddingGradient, ::testing::Values(4, 0));
+
+TEST_P(EmbeddingGradient, EqualsSlopes) {
+  const Embedding embedding(Scope(store_), {.vocabulary = 7, .context = GetParam(), .width = 3});
   store_.BindToOwnBuffers();
   store_.Initialize(1);
   TensorPool pool;

@@ -37,7 +37,8 @@ struct FourMaps {
     const Tensor x = tape.pool().Allocate(DType::kF32, {kRows, kWidth});
     std::fill(x.span<float>().begin(), x.span<float>().end(), 0.5F);
     const Activation b = maps[1]->Forward(tape, maps[0]->Forward(tape, {.value = x}));
-    return maps[3]->ForwardOntoGelu(tape, b, maps[2]->ForwardGelu(tape, b));
+    return maps[3]->ForwardOntoActivated(tape, b,
+                                         maps[2]->ForwardActivated(tape, b, Nonlinearity::kGelu));
   }
   // That the tape keeps of a forward pass beside its output.
   int64_t KeptBytes() {

@@ -146,7 +146,7 @@ TEST(Tape, CutIntoStagesGivesTheGradientsOfTheWhole) {
 
   const absl::Span<const int32_t> all(tiny.tokens);
   Tape first(tiny.pool);
-  Activation sent = tiny.gpt->embedding().Forward(first, {all.first(16), 2, 8});
+  Activation sent = tiny.gpt->Embed(first, {all.first(16), 2, 8});
   sent = tiny.gpt->blocks()[0]->Forward(first, sent);
   Tape second(tiny.pool);
   const Activation received = second.Watch(sent.value);

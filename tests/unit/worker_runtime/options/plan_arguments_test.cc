@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/support/files.h"
 #include "tests/support/status_matchers.h"
+#include "worker_runtime/plan/known_models.h"
 
 namespace muster {
 namespace {
@@ -27,11 +28,26 @@ TEST(PlanFromArguments, ReadsAPlanAndWhatItTrains) {
 }
 
 // The words are those of muster-train.
-TEST(PlanFromArguments, RefusesWhatCanOnlyBePlannedAndNamesTheOption) {
-  EXPECT_THAT(PlanFromArguments({"--model=llama-3-8b"}, {}),
-              StatusIs(absl::StatusCode::kUnimplemented,
-                       AllOf(HasSubstr("--model=llama-3-8b"), HasSubstr("can be planned"),
-                             HasSubstr("or the name of a gpt2"))));
+TEST(PlanFromArguments, TakesAKnownModelInSizesOfItsOwn) {
+  const auto asked = PlanFromArguments(
+      {"--model=qwen3-8b", "--num_layers=2", "--heads=4", "--num_key_value_heads=2",
+       "--hidden_size=64", "--head_dim=32", "--intermediate_size=96"},
+      {});
+  ASSERT_THAT(asked, IsOk());
+  DecoderConfig expected = *plan::FindKnownModel("qwen3-8b");
+  expected.layers = 2;
+  expected.heads = 4;
+  expected.kv_heads = 2;
+  expected.hidden_size = 64;
+  expected.head_size = 32;
+  expected.mlp_size = 96;
+  EXPECT_EQ(asked->model, expected);
+  EXPECT_THAT(PlanFromArguments({"--model=llama-3-8b", "--num_heads=4"}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("kv_heads must divide the heads: 4 is not a multiple of 8")));
+}
+
+TEST(PlanFromArguments, RefusesWhatCannotBeDoneAndNamesTheOption) {
   EXPECT_THAT(PlanFromArguments({"--device=cuda", "--offload_optimizer=cpu"}, {}),
               StatusIs(absl::StatusCode::kUnimplemented,
                        AllOf(HasSubstr("--offload_optimizer=cpu: this version cannot offload the "

@@ -62,7 +62,7 @@ std::string PageOf(const PlanPageInput& input, int stages = 1) {
 
 TEST(FormatPlanPage, BeginsWithTheModel) {
   EXPECT_EQ(PageOf(TwoRanks())
-                .find("model: a GPT of 6 layers, 6 heads, hidden size 384, context 256, "
+                .find("model: GPT of 6 layers, 6 heads, hidden size 384, context 256, "
                       "vocabulary 256, in f32\n parameters 10,844,160\n"),
             0);
 }
