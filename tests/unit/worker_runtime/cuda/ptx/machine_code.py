@@ -192,8 +192,8 @@ def compiled(architectures, folder):
     for source in sorted(glob.glob(os.path.join(kernels, '*.cu'))):
         objects.append(os.path.join(folder, os.path.basename(source) + '.o'))
         codes = [f'-gencode=arch=compute_{n},code=sm_{n}' for n in architectures]
-        said(nvcc(), '-std=c++20', '-O3', *codes, '-fmad=false', '-lineinfo', '-I' + root, '-c',
-             source, '-o', objects[-1])
+        said(nvcc(), '-std=c++20', '-O3', *codes, '-fmad=false', '-lineinfo', '-I' + root,
+             '-DMUSTER_KERNEL_ISAS=1', '-c', source, '-o', objects[-1])
     return objects
 
 
