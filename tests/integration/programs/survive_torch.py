@@ -17,6 +17,7 @@ fsdp     a shard per rank, with a checkpoint of each in `saved.STEP.RANK`.
 silent   over silent_backend.py.
 cuda     on a GPU, over NCCL. All ranks may have the same.
 scaled   by a GradScaler, whose last scale is in `scale.RANK`.
+masked   what fails in a step, the program tells in its own words.
 
 hold.2004 is before the update of step 4; so is hold.3004, behind which rank 3 fails.
 """
@@ -37,7 +38,7 @@ from torch.distributed.tensor import DTensor
 
 import silent_backend
 from muster import survive
-from muster._links import ABORTABLE, listening_ports
+from muster._links import ABORTABLE, ends
 
 FOLDER, STEPS = sys.argv[1], int(sys.argv[2])
 HOW = sys.argv[3:]
@@ -144,6 +145,10 @@ def tell_of_rounds():
     survive.muster_job.next_round, dist.init_process_group = awaits, joins
 
 
+def listening_ports():
+    return {port for port, peer in ends() if peer is None}
+
+
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -244,8 +249,14 @@ def main():
             dist.all_reduce(total)
         return total
 
+    def train_masked(step):
+        try:
+            return train(step)
+        except RuntimeError:
+            raise RuntimeError("the step has failed") from None
+
     losses = {}
-    for step, loss in job.run(train, STEPS):
+    for step, loss in job.run(train_masked if "masked" in HOW else train, STEPS):
         losses[step] = loss.item()
         tell_what_is_held(job)
         if "fsdp" in HOW and step % 4 == 3:
