@@ -281,7 +281,7 @@ GuardianListener Agent::MakeGuardianListener() {
                            bool is_forked) { OnSpawned(id, pid, is_forked); },
       .on_spawn_failed = [this](uint64_t id, absl::Status status) { OnSpawnFailed(id, status); },
       .on_exited = [this](const WorkerExit& exit) { OnExited(exit); },
-      .on_warm = [this](const WarmState& state) { round_.before_workers().warm().OnState(state); },
+      .on_warm = [this](const WarmState& state) { round_.warm().OnState(state); },
       .on_empty =
           [this] {
             pump_.CloseAttempt(roster_.LocalRanks());
@@ -300,7 +300,7 @@ GuardianListener Agent::MakeGuardianListener() {
 
 // Its pidfd is not kept: hundreds of workers share one table of descriptors.
 void Agent::OnSpawned(uint64_t worker_id, int pid, bool is_forked) {
-  round_.before_workers().warm().OnSpawned(is_forked);
+  round_.warm().OnSpawned(is_forked);
   RunningWorker* const worker = roster_.Find(worker_id);
   if (worker == nullptr) return;
   worker->pid = pid;
@@ -312,7 +312,7 @@ void Agent::OnSpawned(uint64_t worker_id, int pid, bool is_forked) {
 void Agent::OnRuns(const RunningWorker& worker, int status::WorkerStarts::*how) {
   round_.torch_store().AddWorker(worker.rank, worker.pid);
   hang_watch_.OnSpawned(worker.local_rank.value(), worker.pid);
-  sight_.diary().NoteStart(how, round_.before_workers().warm().why_afresh());
+  sight_.diary().NoteStart(how, round_.warm().why_afresh());
   Feed(WorkerSpawned{worker.round, worker.local_rank, worker.pid});
 }
 
@@ -338,12 +338,12 @@ void Agent::OnPlaceOfKept(LocalRank local_rank, std::vector<std::string> environ
 }
 
 void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
-  if (round_.before_workers().hook().OnSpawnFailed(worker_id, status)) return;
+  if (round_.hook().OnSpawnFailed(worker_id, status)) return;
   exits_.OnSpawnFailed(worker_id, status);
 }
 
 void Agent::OnExited(const WorkerExit& exit) {
-  if (round_.before_workers().hook().OnExited(exit)) return;
+  if (round_.hook().OnExited(exit)) return;
   exits_.OnExited(exit);
 }
 

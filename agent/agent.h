@@ -67,9 +67,7 @@ class Agent : private CoreRunner::Shell, private LocalRound::Shell {
   // Prints one line of ours between the workers' lines.
   void PrintLine(const std::string& line);
   // Pairs of nodes of the last round that do not reach each other, one sentence each.
-  const std::vector<std::string>& network_faults() const {
-    return round_.before_workers().network().faults();
-  }
+  const std::vector<std::string>& network_faults() const { return round_.network().faults(); }
 
  private:
   // --- CoreRunner::Shell

@@ -30,14 +30,15 @@ absl::Status DescribeHookFailure(const absl::Status& ended, const std::string& w
 
 LocalRound::LocalRound(asio::io_context& loop, Parts parts, RoundNetwork::Ask ask)
     : parts_(parts),
-      before_workers_(
-          loop, parts.guardian, MakeNetworkOptions(parts.options), std::move(ask),
-          {.modules = parts.options.spec.program.warm,
-           .runtime_directory = parts.options.runtime_directory},
-          [this](const std::string& text) {
-            log::Write(log::Level::kInfo, "warm", text,
-                       {{"run", parts_.options.spec.run_id}, {"node", parts_.options.node.name}});
-          }),
+      network_(loop, MakeNetworkOptions(parts.options), std::move(ask)),
+      hook_(loop, parts.guardian),
+      warm_({.modules = parts.options.spec.program.warm,
+             .runtime_directory = parts.options.runtime_directory},
+            parts.guardian,
+            [this](const std::string& text) {
+              log::Write(log::Level::kInfo, "warm", text,
+                         {{"run", parts_.options.spec.run_id}, {"node", parts_.options.node.name}});
+            }),
       torch_programs_(
           loop, EffectiveWatch(parts.options.spec) != WatchMode::kOff,
           [this](const GroupCalls::Line& line) {
@@ -47,7 +48,7 @@ LocalRound::LocalRound(asio::io_context& loop, Parts parts, RoundNetwork::Ask as
                         {"round", ToString(assignment().round)},
                         {"node", parts_.options.node.name}});
           },
-          [this] { before_workers_.warm().OnListed(); }),
+          [this] { warm_.OnListed(); }),
       torch_store_(parts.options.spec.store_clients) {}
 
 Event LocalRound::ReservePorts() {
@@ -77,39 +78,41 @@ void LocalRound::Start() {
                             }
                           });
   // Meanwhile, while another thread makes the files:
-  before_workers_.network().StartRound(assignment(), ports_.worker_ports().front());
+  network_.StartRound(assignment(), ports_.worker_ports().front());
   MakeBoards();
   // The store must be there before the first worker looks for it.
-  const WorkerEnv env = MakeWorkerEnvs(assignment(), MakeEnvContext()).front();
+  const WorkerEnv env = MakeEnvs().front();
   torch_store_.StartRound(assignment(), env.master_addr, env.master_port);
 }
 
-WorkerEnvContext LocalRound::MakeEnvContext() const {
-  return {.run_id = parts_.options.spec.run_id,
-          .role = parts_.options.spec.role,
-          .max_restarts = parts_.options.spec.max_restarts,
-          .signals_to_handle = HandledSignals(parts_.options.spec),
-          .visible_devices = parts_.options.visible_devices,
-          .virtual_local_rank = parts_.options.spec.virtual_local_rank,
-          .agent_socket = absl::StrCat(parts_.options.runtime_directory, "/agent.sock"),
-          .timer_file = parts_.options.watch.timer_pipe,
-          .master_addr = parts_.options.spec.worker_master_addr,
-          .master_port = parts_.options.spec.worker_master_port};
+std::vector<WorkerEnv> LocalRound::MakeEnvs() const {
+  const JobSpec& spec = parts_.options.spec;
+  return MakeWorkerEnvs(
+      assignment(), {.role_name = spec.role,
+                     .master_addr = spec.worker_master_addr,
+                     .master_port = spec.worker_master_port,
+                     .max_restarts = spec.max_restarts,
+                     .run_id = spec.run_id,
+                     .timer_file = parts_.options.watch.timer_pipe,
+                     .signals_to_handle = NamesOfSignals(HandledSignals(spec)),
+                     .virtual_local_rank = spec.virtual_local_rank,
+                     .agent_socket = absl::StrCat(parts_.options.runtime_directory, "/agent.sock"),
+                     .python_folder = torch_programs_.python_folder(),
+                     .torch_notes = torch_programs_.notes_socket()});
 }
 
 void LocalRound::Prepare(std::vector<WorkerStreams> streams) {
   parts_.status.Show("checking the network between the nodes");
-  before_workers_.network().WhenReady(
-      [this, streams = std::move(streams)](const RoundClearance& clearance) mutable {
-        if (clearance.forbidden) return parts_.shell.Feed(RoundForbidden{*clearance.forbidden});
-        if (!clearance.failed.empty()) {
-          parts_.status.Show(
-              "waiting for the rendezvous to part the nodes that do not reach each other");
-          return parts_.shell.Feed(PairsFailed{assignment().round, clearance.failed});
-        }
-        if (parts_.options.spec.round_hook.program.empty()) return SpawnWorkers(std::move(streams));
-        RunHook(std::move(streams));
-      });
+  network_.WhenReady([this, streams = std::move(streams)](const RoundClearance& clearance) mutable {
+    if (clearance.forbidden) return parts_.shell.Feed(RoundForbidden{*clearance.forbidden});
+    if (!clearance.failed.empty()) {
+      parts_.status.Show(
+          "waiting for the rendezvous to part the nodes that do not reach each other");
+      return parts_.shell.Feed(PairsFailed{assignment().round, clearance.failed});
+    }
+    if (parts_.options.spec.round_hook.program.empty()) return SpawnWorkers(std::move(streams));
+    RunHook(std::move(streams));
+  });
 }
 
 // What it is told of the round is what all workers of the node are told alike.
@@ -118,8 +121,7 @@ void LocalRound::RunHook(std::vector<WorkerStreams> streams) {
               .hook = parts_.options.spec.round_hook,
               .output = parts_.pump.TakeHookOutput()};
   EnvironmentMap environment = parts_.options.environment;
-  const auto of_worker = EncodeWorkerEnv(MakeWorkerEnvs(assignment(), MakeEnvContext()).front(),
-                                         parts_.options.environment);
+  const auto of_worker = EncodeWorkerEnv(MakeEnvs().front(), parts_.options.environment);
   for (const char* name :
        {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",
         "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
@@ -131,24 +133,25 @@ void LocalRound::RunHook(std::vector<WorkerStreams> streams) {
     run.environment.push_back(absl::StrCat(name, "=", value));
   }
   parts_.status.Show(absl::StrCat("waiting for the round hook ", run.hook.program));
-  before_workers_.hook().Start(
-      std::move(run), [this, streams = std::move(streams)](const absl::Status& ended) mutable {
-        if (ended.ok()) return SpawnWorkers(std::move(streams));
-        parts_.pump.TakeHookWords(kHookWordsTime, [this, ended](const std::string& words) {
-          if (is_starting_) SpawnWorkers(DescribeHookFailure(ended, words));
-        });
-      });
+  hook_.Start(std::move(run),
+              [this, streams = std::move(streams)](const absl::Status& ended) mutable {
+                if (ended.ok()) return SpawnWorkers(std::move(streams));
+                parts_.pump.TakeHookWords(kHookWordsTime, [this, ended](const std::string& words) {
+                  if (is_starting_) SpawnWorkers(DescribeHookFailure(ended, words));
+                });
+              });
 }
 
 void LocalRound::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
   is_starting_ = false;
   parts_.status.Show("");
-  WorkerEnvContext context = MakeEnvContext();
-  if (streams.ok()) {
-    for (const WorkerStreams& s : *streams) context.error_files.push_back(s.error_file);
+  std::vector<WorkerEnv> envs = MakeEnvs();
+  std::vector<std::string> torch_servers = AddWatched(envs);
+  const std::vector<std::string>& devices = parts_.options.visible_devices;
+  for (size_t i = 0; i < envs.size(); ++i) {
+    if (i < devices.size()) envs[i].visible_devices = devices[i];
+    if (streams.ok()) envs[i].error_file = streams->at(i).error_file;
   }
-  AddWatched(context);
-  const std::vector<WorkerEnv> envs = MakeWorkerEnvs(assignment(), context);
   const absl::Status ready = streams.ok() ? torch_store_.status() : streams.status();
   if (!ready.ok()) {
     for (const WorkerEnv& env : envs) {
@@ -167,39 +170,39 @@ void LocalRound::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams
       parts_.shell.OnCannotStart(envs[i].local_rank, taken);
     }
   }
-  StartHangWatch(context.torch_servers);
+  StartHangWatch(std::move(torch_servers));
   for (const WorkerEnv& env : envs) {
     if (!parts_.roster.IsKept(env.local_rank)) continue;
     parts_.shell.OnPlaceOfKept(env.local_rank, EnvironmentOfWorker(env));
   }
-  before_workers_.warm().OnStarted();
+  warm_.OnStarted();
 }
 
-void LocalRound::AddWatched(WorkerEnvContext& context) const {
-  for (const std::optional<BoardMemory>& board : boards_) {
-    context.boards.push_back(board ? board->path() : "");
+std::vector<std::string> LocalRound::AddWatched(std::vector<WorkerEnv>& envs) const {
+  for (size_t i = 0; i < envs.size() && i < boards_.size(); ++i) {
+    if (boards_[i]) envs[i].board = boards_[i]->path();
   }
-  context.python_folder = torch_programs_.python_folder();
-  context.torch_notes = torch_programs_.notes_socket();
-  if (context.python_folder.empty()) return;
-  if (EffectiveWatch(parts_.options.spec) == WatchMode::kOff) return;
-  for (int i = 0; i < assignment().local_world_size; ++i) {
-    context.torch_servers.push_back(
-        TorchServerPath(parts_.options.runtime_directory, assignment().round, i));
+  std::vector<std::string> servers;
+  if (torch_programs_.python_folder().empty()) return servers;
+  if (EffectiveWatch(parts_.options.spec) == WatchMode::kOff) return servers;
+  for (WorkerEnv& env : envs) {
+    env.torch_server = TorchServerPath(parts_.options.runtime_directory, assignment().round,
+                                       env.local_rank.value());
+    servers.push_back(env.torch_server);
   }
+  return servers;
 }
 
 void LocalRound::StartHangWatch(std::vector<std::string> torch_servers) {
-  parts_.hang_watch.StartRound(
-      {.round = assignment().round,
-       .restart_count = assignment().restart_count,
-       .num_nodes = assignment().num_nodes,
-       .first_rank = assignment().first_rank.value(),
-       .world_size = assignment().world_size,
-       .boards = std::exchange(boards_, {}),
-       .torch_servers = std::move(torch_servers),
-       .ask_store = MakeStoreQuestion(),
-       .network_faults = [this] { return before_workers_.network().faults(); }});
+  parts_.hang_watch.StartRound({.round = assignment().round,
+                                .restart_count = assignment().restart_count,
+                                .num_nodes = assignment().num_nodes,
+                                .first_rank = assignment().first_rank.value(),
+                                .world_size = assignment().world_size,
+                                .boards = std::exchange(boards_, {}),
+                                .torch_servers = std::move(torch_servers),
+                                .ask_store = MakeStoreQuestion(),
+                                .network_faults = [this] { return network_.faults(); }});
 }
 
 StoreQuestion LocalRound::MakeStoreQuestion() {
@@ -216,7 +219,7 @@ void LocalRound::Leave() {
 
 void LocalRound::Abandon() {
   if (!std::exchange(is_starting_, false)) return;
-  before_workers_.hook().Cancel();
+  hook_.Cancel();
   parts_.pump.CloseAttempt();
 }
 
@@ -224,7 +227,8 @@ void LocalRound::Abandon() {
 void LocalRound::CancelStart() {
   if (!std::exchange(is_starting_, false)) return;
   parts_.status.Show("");
-  before_workers_.Cancel();
+  network_.Cancel();
+  hook_.Cancel();
   parts_.pump.CloseAttempt(parts_.roster.LocalRanks());
   for (int i = 0; i < assignment().local_world_size; ++i) {
     if (!parts_.roster.IsKept(LocalRank(i))) {
@@ -260,7 +264,7 @@ void LocalRound::PrepareTorchPrograms() {
 
 std::vector<std::string> LocalRound::EnvironmentOfWorker(const WorkerEnv& env) const {
   EnvironmentMap environment = parts_.options.environment;
-  environment.merge(before_workers_.network().variables());
+  environment.merge(network_.variables());
   const bool is_lone = env.world_size == 1 && !parts_.options.spec.program.rank_variables;
   const EnvironmentMap own = is_lone ? EncodeLoneWorkerEnv(env, parts_.options.environment)
                                      : EncodeWorkerEnv(env, parts_.options.environment);
@@ -282,11 +286,11 @@ void LocalRound::Spawn(const WorkerEnv& env, const WorkerStreams& streams) {
   const size_t local_rank = env.local_rank.value();
   if (local_rank < parts_.options.cpus.size()) command.cpus = parts_.options.cpus[local_rank];
   if (local_rank == 0) {
-    for (std::string& variable : before_workers_.warm().VariablesForListing()) {
+    for (std::string& variable : warm_.VariablesForListing()) {
       command.environment.push_back(std::move(variable));
     }
   }
-  before_workers_.warm().OnStart(command);
+  warm_.OnStart(command);
   parts_.guardian.Spawn(command);
 }
 

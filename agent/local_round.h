@@ -12,15 +12,17 @@
 
 #include "absl/status/statusor.h"
 #include "agent/agent_options.h"
-#include "agent/before_workers.h"
 #include "agent/console/log_pump.h"
 #include "agent/core/agent_events.h"
 #include "agent/core/worker_environment.h"
 #include "agent/guardian/guardian.h"
 #include "agent/machine/worker_ports.h"
+#include "agent/network/round_network.h"
 #include "agent/process/board_memory.h"
+#include "agent/round_hook.h"
 #include "agent/status_line.h"
 #include "agent/torch_store/store_host.h"
+#include "agent/warm_start.h"
 #include "agent/watch/hang_watch.h"
 #include "agent/watch/torch_programs.h"
 #include "agent/workers/worker_roster.h"
@@ -69,21 +71,23 @@ class LocalRound {
   void Abandon();
 
   StoreHost& torch_store() { return torch_store_; }
-  BeforeWorkers& before_workers() { return before_workers_; }
-  const BeforeWorkers& before_workers() const { return before_workers_; }
+  const RoundNetwork& network() const { return network_; }
+  RoundHook& hook() { return hook_; }
+  WarmStart& warm() { return warm_; }
 
  private:
   const Assignment& assignment() const { return parts_.roster.assignment(); }
   void MakeBoards();
-  WorkerEnvContext MakeEnvContext() const;
+  // The environments of all workers, which lack what each has for itself.
+  std::vector<WorkerEnv> MakeEnvs() const;
   // Once the log files are open: the network, then the hook.
   void Prepare(std::vector<WorkerStreams> streams);
   void RunHook(std::vector<WorkerStreams> streams);
   // If `streams` is an error, it says of each worker why it was not started.
   void SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams);
   void Spawn(const WorkerEnv& env, const WorkerStreams& streams);
-  // Adds what this agent watches workers by: boards, and PyTorch's servers.
-  void AddWatched(WorkerEnvContext& context) const;
+  // Adds what each worker is watched by: its board, and PyTorch's server. Returns the servers.
+  std::vector<std::string> AddWatched(std::vector<WorkerEnv>& envs) const;
   // The hang watch starts after the workers: it looks at the node's interfaces, and lets go of the
   // boards of the last round.
   void StartHangWatch(std::vector<std::string> torch_servers);
@@ -93,7 +97,9 @@ class LocalRound {
   void CancelStart();
 
   const Parts parts_;
-  BeforeWorkers before_workers_;
+  RoundNetwork network_;  // looked at before workers start
+  RoundHook hook_;        // runs before them
+  WarmStart warm_;        // may fork them
   TorchPrograms torch_programs_;
   WorkerPorts ports_;
   StoreHost torch_store_;

@@ -11,20 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/guardian/guardian.h"
-#include "launcher/commands/agent_command.h"
-#include "launcher/commands/bench_command.h"
-#include "launcher/commands/death_notice_command.h"
-#include "launcher/commands/doctor_command.h"
-#include "launcher/commands/link_command.h"
-#include "launcher/commands/logs_command.h"
-#include "launcher/commands/peer_command.h"
-#include "launcher/commands/plan_command.h"
-#include "launcher/commands/report_command.h"
-#include "launcher/commands/run_command.h"
-#include "launcher/commands/stacks_command.h"
-#include "launcher/commands/status_command.h"
-#include "launcher/commands/stop_command.h"
-#include "launcher/commands/top_command.h"
+#include "launcher/commands/commands.h"
 #include "launcher/peers/first_word.h"
 #include "launcher/peers/peer_line.h"
 #include "proto/base/environment.h"
@@ -34,30 +21,8 @@
 #include "proto/io/openssl_configuration.h"
 #include "rendezvous/server/musterd.h"
 
+namespace muster::launcher {
 namespace {
-
-using muster::launcher::AccelerateCommand;
-using muster::launcher::AgentCommand;
-using muster::launcher::BenchCommand;
-using muster::launcher::CheckFirstWord;
-using muster::launcher::DeathNoticeCommand;
-using muster::launcher::DeepSpeedCommand;
-using muster::launcher::DoctorCommand;
-using muster::launcher::DrainCommand;
-using muster::launcher::ExplainCommand;
-using muster::launcher::InstructLabCommand;
-using muster::launcher::Invocation;
-using muster::launcher::LinkCommand;
-using muster::launcher::LogsCommand;
-using muster::launcher::MetricsTokenCommand;
-using muster::launcher::PlanCommand;
-using muster::launcher::ReportCommand;
-using muster::launcher::RunCommand;
-using muster::launcher::StacksCommand;
-using muster::launcher::StatusCommand;
-using muster::launcher::StopCommand;
-using muster::launcher::TakeModuleLine;
-using muster::launcher::TopCommand;
 
 struct Subcommand {
   const char* name;
@@ -92,7 +57,7 @@ constexpr Subcommand kSubcommands[] = {
 };
 
 // Before the initialisers of libraries, of which gRPC's opens a descriptor.
-[[gnu::section(".preinit_array"), gnu::used]] void (*first_of_all)() = muster::OpenStandardStreams;
+[[gnu::section(".preinit_array"), gnu::used]] void (*first_of_all)() = OpenStandardStreams;
 
 constexpr char kDaemon[] = "musterd";
 
@@ -157,18 +122,16 @@ absl::Status CheckScript(const std::string& word, const std::string& binary_dire
   });
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  muster::IgnoreOpenSslConfiguration();
+int Main(int argc, char** argv) {
+  IgnoreOpenSslConfiguration();
   std::vector<std::string> args(argv + (argc > 0 ? 1 : 0), argv + argc);
   const std::string name = argc > 0 ? std::string(argv[0]) : "muster";
   const std::string link = name.substr(name.rfind('/') + 1);
   if (link == kDaemon) {
     prctl(PR_SET_NAME, kDaemon);
-    muster::LeaveWith(muster::rendezvous::RunMusterd(args, muster::EnvironmentOf(environ)));
+    LeaveWith(rendezvous::RunMusterd(args, EnvironmentOf(environ)));
   }
-  if (link == muster::agent::kDeathNoticeProgram) muster::LeaveWith(DeathNoticeCommand());
+  if (link == agent::kDeathNoticeProgram) LeaveWith(DeathNoticeCommand());
   const std::string binary_directory = BinaryDirectory();
   const Subcommand* subcommand = FindByLink(link, args);
   if (subcommand == nullptr && !args.empty()) {
@@ -179,13 +142,13 @@ int main(int argc, char** argv) {
     subcommand = TakeSubcommand(args);
     if (subcommand == nullptr) {
       if (const absl::Status status = CheckScript(args[0], binary_directory); !status.ok()) {
-        muster::log::Write(muster::log::Level::kError, "refused", status.message());
-        return muster::ExitCodeOf(status);
+        log::Write(log::Level::kError, "refused", status.message());
+        return ExitCodeOf(status);
       }
     }
   }
   if (subcommand == nullptr) subcommand = &kSubcommands[0];
-  muster::EnvironmentMap environment = muster::EnvironmentOf(environ);
+  EnvironmentMap environment = EnvironmentOf(environ);
   if (subcommand->run == RunCommand && TakeModuleLine(args, environment)) {
     subcommand = TakeSubcommand(args);
   }
@@ -193,6 +156,10 @@ int main(int argc, char** argv) {
                                  .binary_directory = binary_directory,
                                  .args = std::move(args),
                                  .environment = std::move(environment)};
-  muster::LeaveWith(muster::RunUntilUsedUp("muster", muster::kExitFailure,
-                                           [&] { return subcommand->run(invocation); }));
+  LeaveWith(RunUntilUsedUp("muster", kExitFailure, [&] { return subcommand->run(invocation); }));
 }
+
+}  // namespace
+}  // namespace muster::launcher
+
+int main(int argc, char** argv) { return muster::launcher::Main(argc, argv); }

@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 
 #include "absl/strings/numbers.h"
@@ -14,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "proto/base/bounded_json.h"
 #include "proto/base/process_end.h"
+#include "proto/io/read_file.h"
 #include "proto/io/unique_fd.h"
 
 namespace muster::agent {
@@ -106,26 +106,6 @@ absl::Status FileError(const std::string& path, int error) {
                                    "; its path comes from TORCHELASTIC_ERROR_FILE"));
 }
 
-absl::Status ReplaceFile(const std::string& path, absl::string_view bytes) {
-  const std::string fresh = absl::StrCat(path, ".", ::getpid(), ".new");
-  UniqueFd fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!fd) return FileError(path, errno);
-  int error = 0;
-  while (!bytes.empty() && error == 0) {
-    const ssize_t put = ::write(fd.get(), bytes.data(), bytes.size());
-    if (put >= 0) {
-      bytes.remove_prefix(put);
-    } else if (errno != EINTR) {
-      error = errno;
-    }
-  }
-  if (const int close_error = fd.Close(); error == 0) error = close_error;
-  if (error == 0 && std::rename(fresh.c_str(), path.c_str()) != 0) error = errno;
-  if (error == 0) return absl::OkStatus();
-  ::unlink(fresh.c_str());
-  return FileError(path, error);
-}
-
 }  // namespace
 
 ErrorRecord ParseErrorRecord(absl::string_view bytes) {
@@ -150,8 +130,9 @@ std::optional<ErrorRecord> ReadErrorFile(const std::string& path) {
 }
 
 absl::Status WriteErrorFile(const std::string& path, const JobOutcome& outcome, absl::Time now) {
-  return ReplaceFile(
+  const int error = ReplaceFile(
       path, ErrorObjectOf(outcome, now).dump(-1, ' ', false, Json::error_handler_t::replace));
+  return error == 0 ? absl::OkStatus() : FileError(path, error);
 }
 
 }  // namespace muster::agent

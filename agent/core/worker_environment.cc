@@ -11,10 +11,6 @@
 namespace muster::agent {
 namespace {
 
-std::string At(const std::vector<std::string>& values, int index) {
-  return index < static_cast<int>(values.size()) ? values[index] : "";
-}
-
 // host:port of every worker by rank; empty unless all are known.
 std::vector<std::string> WorkerAddresses(const Assignment& assignment) {
   std::vector<std::string> addresses;
@@ -68,29 +64,17 @@ std::vector<std::string> WorkerArguments(const std::vector<std::string>& command
   return arguments;
 }
 
-std::vector<WorkerEnv> MakeWorkerEnvs(const Assignment& assignment,
-                                      const WorkerEnvContext& context) {
-  WorkerEnv common;
+std::vector<WorkerEnv> MakeWorkerEnvs(const Assignment& assignment, WorkerEnv common) {
   common.world_size = assignment.world_size;
   common.local_world_size = assignment.local_world_size;
   common.node_rank = assignment.node_rank;
   common.num_nodes = assignment.num_nodes;
-  common.role_name = context.role;
   common.role_world_size = assignment.role_world_size;
-  common.master_addr =
-      context.master_addr.empty() ? assignment.master_address : context.master_addr;
-  common.master_port = context.master_port == 0 ? assignment.master_port : context.master_port;
+  if (common.master_addr.empty()) common.master_addr = assignment.master_address;
+  if (common.master_port == 0) common.master_port = assignment.master_port;
   common.restart_count = assignment.restart_count;
-  common.max_restarts = context.max_restarts;
-  common.signals_to_handle =
-      absl::StrJoin(context.signals_to_handle, ",",
-                    [](std::string* out, int signal) { absl::StrAppend(out, SignalName(signal)); });
-  common.run_id = context.run_id;
-  common.virtual_local_rank = context.virtual_local_rank;
   common.instance = assignment.instance;
   common.round = assignment.round;
-  common.agent_socket = context.agent_socket;
-  common.timer_file = context.timer_file;
 
   const std::vector<std::string> addresses = WorkerAddresses(assignment);
   std::vector<WorkerEnv> envs;
@@ -99,15 +83,14 @@ std::vector<WorkerEnv> MakeWorkerEnvs(const Assignment& assignment,
     env.rank = Rank(assignment.first_rank.value() + i);
     env.local_rank = LocalRank(i);
     env.role_rank = assignment.role_first_rank + i;
-    env.error_file = At(context.error_files, i);
-    env.visible_devices = At(context.visible_devices, i);
-    env.board = At(context.boards, i);
-    env.torch_server = At(context.torch_servers, i);
-    env.python_folder = context.python_folder;
-    env.torch_notes = context.torch_notes;
     env.tf_config = MakeTfConfig(addresses, env.rank);
   }
   return envs;
+}
+
+std::string NamesOfSignals(const std::vector<int>& signals) {
+  return absl::StrJoin(
+      signals, ",", [](std::string* out, int signal) { absl::StrAppend(out, SignalName(signal)); });
 }
 
 }  // namespace muster::agent

@@ -1,6 +1,6 @@
 // What the guardian of an agent that was killed hands on, so that the rendezvous need not wait for
 // the end of the node's lease: where to say it, and the proof. The guardian keeps the encoded form,
-// and does not look into it; launcher/commands/death_notice_command.h says it.
+// and does not look into it; launcher/commands/death_notice_command.cc says it.
 //
 // Pure values.
 #pragma once

@@ -6,7 +6,7 @@
 // reports exits, and, when the agent's end of the socket closes (also by `kill -9` of the agent),
 // kills every descendant until none is left and removes the registered paths. Where the agent did
 // not end in order and nothing of it is left, the guardian hands its death notice to the server, so
-// that nobody waits for a lease: it becomes launcher/commands/death_notice_command.h. The agent is
+// that nobody waits for a lease: it becomes launcher/commands/death_notice_command.cc. The agent is
 // a subreaper too: if the guardian dies, workers die with it and what they left behind falls to the
 // agent, which calls KillOwnDescendants().
 //

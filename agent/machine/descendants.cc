@@ -1,6 +1,5 @@
 #include "agent/machine/descendants.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -10,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <memory>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
@@ -34,11 +32,9 @@ constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
 
 std::vector<pid_t> ListNumbers(const std::string& directory) {
   std::vector<pid_t> numbers;
-  std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(directory.c_str()), ::closedir);
-  if (dir == nullptr) return numbers;
-  while (const dirent* entry = ::readdir(dir.get())) {
+  for (const std::string& name : NamesIn(directory)) {
     pid_t number;
-    if (absl::SimpleAtoi(entry->d_name, &number)) numbers.push_back(number);
+    if (absl::SimpleAtoi(name, &number)) numbers.push_back(number);
   }
   return numbers;
 }

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <filesystem>
-#include <fstream>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -12,14 +11,15 @@
 #include "absl/strings/strip.h"
 #include "agent/machine/device_binding.h"
 #include "agent/machine/nvml.h"
+#include "proto/io/read_file.h"
 
 namespace muster::agent {
 namespace {
 
 int ReadNumaNode(const std::string& pci_address) {
-  std::ifstream file(absl::StrCat("/sys/bus/pci/devices/", pci_address, "/numa_node"));
   int node = -1;
-  return file >> node ? node : -1;
+  const std::string text = TextOf(absl::StrCat("/sys/bus/pci/devices/", pci_address, "/numa_node"));
+  return absl::SimpleAtoi(text, &node) ? node : -1;
 }
 
 std::vector<Gpu> ListByNvml(const Nvml& nvml) {
@@ -35,20 +35,6 @@ std::vector<Gpu> ListByNvml(const Nvml& nvml) {
   return gpus;
 }
 
-std::vector<Gpu> ListByDeviceFiles() {
-  std::vector<Gpu> gpus;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
-    const std::string name = entry.path().filename().string();
-    absl::string_view number = name;
-    if (absl::ConsumePrefix(&number, "nvidia") && !number.empty() &&
-        std::all_of(number.begin(), number.end(), absl::ascii_isdigit)) {
-      gpus.emplace_back();
-    }
-  }
-  return gpus;
-}
-
 // The GPU that one entry of CUDA_VISIBLE_DEVICES names; a UUID may be shortened.
 const Gpu* FindGpu(const std::vector<Gpu>& gpus, const std::string& entry) {
   size_t index = 0;
@@ -60,9 +46,16 @@ const Gpu* FindGpu(const std::vector<Gpu>& gpus, const std::string& entry) {
 
 }  // namespace
 
+size_t CountGpuFiles() {
+  return absl::c_count_if(NamesIn("/dev"), [](absl::string_view name) {
+    return absl::ConsumePrefix(&name, "nvidia") && !name.empty() &&
+           absl::c_all_of(name, absl::ascii_isdigit);
+  });
+}
+
 std::vector<Gpu> ListGpus() {
   const Nvml nvml;
-  return nvml.is_open() ? ListByNvml(nvml) : ListByDeviceFiles();
+  return nvml.is_open() ? ListByNvml(nvml) : std::vector<Gpu>(CountGpuFiles());
 }
 
 std::vector<Gpu> SelectVisibleGpus(const std::vector<Gpu>& gpus,

@@ -21,6 +21,9 @@ struct Gpu {
 // Threads: safe. NVML may start threads, so the guardian must have been forked before.
 std::vector<Gpu> ListGpus();
 
+// The GPUs that the driver has made files for. Threads: safe.
+size_t CountGpuFiles();
+
 // Those that CUDA shows under `visible_devices` (a CUDA_VISIBLE_DEVICES value; none: not set), in
 // its order. A MIG device stands for itself, without an address. Indices mean PCI order here, while
 // CUDA puts the fastest first: they differ only on nodes with unlike GPUs.

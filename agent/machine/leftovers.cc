@@ -1,6 +1,5 @@
 #include "agent/machine/leftovers.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -10,7 +9,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
@@ -28,14 +26,6 @@ namespace {
 constexpr char kLockName[] = "/in_use";
 // A process may fork while the list is read.
 constexpr int kLooks = 5;
-
-std::vector<std::string> NamesIn(const std::string& directory) {
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(directory.c_str()), ::closedir);
-  if (dir == nullptr) return names;
-  while (const dirent* entry = ::readdir(dir.get())) names.emplace_back(entry->d_name);
-  return names;
-}
 
 // Whether the process was started in the job of `directory`: every worker and what it starts
 // carries the path of the agent's socket.
@@ -91,7 +81,7 @@ std::vector<std::string> EndLeftovers(const std::vector<std::string>& places) {
     const size_t slash = place.rfind('/');
     const std::string parent = place.substr(0, slash), prefix = place.substr(slash + 1);
     for (const std::string& name : NamesIn(parent)) {
-      if (!absl::StartsWith(name, prefix) || name == "." || name == "..") continue;
+      if (!absl::StartsWith(name, prefix)) continue;
       const std::string directory = absl::StrCat(parent, "/", name);
       if (!CheckPrivateDirectory(directory).ok()) continue;
       const UniqueFd lock = TakeOver(directory);

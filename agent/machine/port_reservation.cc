@@ -1,7 +1,6 @@
 #include "agent/machine/port_reservation.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -10,16 +9,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <variant>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "agent/machine/worker_sockets.h"
 #include "proto/base/status_macros.h"
 #include "proto/io/read_file.h"
 
@@ -165,33 +164,13 @@ absl::Status CheckRange(PortRange range) {
                                                  " is not A-B with 1 <= A <= B <= 65535"));
 }
 
-std::vector<std::string> ListNames(const std::string& directory) {
-  std::vector<std::string> names;
-  std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(directory.c_str()), ::closedir);
-  if (dir == nullptr) return names;
-  while (const dirent* entry = ::readdir(dir.get())) names.push_back(entry->d_name);
-  return names;
-}
-
-bool HoldsSocket(const std::string& pid, const std::string& link) {
-  const std::string directory = absl::StrCat("/proc/", pid, "/fd");
-  for (const std::string& name : ListNames(directory)) {
-    char target[64];
-    const ssize_t n = ::readlink(absl::StrCat(directory, "/", name).c_str(), target, sizeof target);
-    if (n > 0 && absl::string_view(target, n) == link) return true;
-  }
-  return false;
-}
-
 std::string DescribeInodeHolder(const PortUse& use) {
-  const std::string link = absl::StrCat("socket:[", use.inode, "]");
-  for (const std::string& pid : ListNames("/proc")) {
+  for (const std::string& pid : NamesIn("/proc")) {
     int number;
-    if (!absl::SimpleAtoi(pid, &number) || !HoldsSocket(pid, link)) continue;
-    std::ifstream comm(absl::StrCat("/proc/", pid, "/comm"));
-    std::string name;
-    std::getline(comm, name);
-    return absl::StrCat("pid ", pid, " (", name, ")");
+    if (!absl::SimpleAtoi(pid, &number)) continue;
+    if (!absl::c_linear_search(SocketsOf(number), use.inode)) continue;
+    const std::string name = TextOf(absl::StrCat("/proc/", pid, "/comm"));
+    return absl::StrCat("pid ", pid, " (", absl::StripSuffix(name, "\n"), ")");
   }
   return absl::StrCat("a process of uid ", use.uid);
 }

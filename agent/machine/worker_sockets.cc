@@ -1,11 +1,10 @@
 #include "agent/machine/worker_sockets.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <memory>
 #include <optional>
 #include <utility>
 
@@ -82,19 +81,7 @@ SocketsByInode SocketsTo(int remote_port, TcpState state) {
 // The sockets of `sockets` that `pid` holds are moved to `found`.
 void TakeSocketsOf(pid_t pid, size_t worker, SocketsByInode& sockets,
                    std::vector<WorkerSocket>& found) {
-  const std::string directory = absl::StrCat("/proc/", pid, "/fd");
-  std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(directory.c_str()), ::closedir);
-  if (dir == nullptr) return;
-  while (const dirent* entry = ::readdir(dir.get())) {
-    char target[64];
-    const ssize_t n = ::readlinkat(::dirfd(dir.get()), entry->d_name, target, sizeof target);
-    if (n <= 0) continue;
-    absl::string_view link(target, n);
-    uint64_t inode;
-    if (!absl::ConsumePrefix(&link, "socket:[") || !absl::ConsumeSuffix(&link, "]") ||
-        !absl::SimpleAtoi(link, &inode)) {
-      continue;
-    }
+  for (const uint64_t inode : SocketsOf(pid)) {
     const auto socket = sockets.find(inode);
     if (socket == sockets.end()) continue;
     found.push_back({worker, socket->second.address, socket->second.port});
@@ -103,6 +90,22 @@ void TakeSocketsOf(pid_t pid, size_t worker, SocketsByInode& sockets,
 }
 
 }  // namespace
+
+std::vector<uint64_t> SocketsOf(pid_t pid) {
+  const std::string directory = absl::StrCat("/proc/", pid, "/fd");
+  std::vector<uint64_t> inodes;
+  for (const std::string& name : NamesIn(directory)) {
+    char target[64];
+    const ssize_t n = ::readlink(absl::StrCat(directory, "/", name).c_str(), target, sizeof target);
+    absl::string_view link(target, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+    uint64_t inode;
+    if (absl::ConsumePrefix(&link, "socket:[") && absl::ConsumeSuffix(&link, "]") &&
+        absl::SimpleAtoi(link, &inode)) {
+      inodes.push_back(inode);
+    }
+  }
+  return inodes;
+}
 
 std::vector<LocalSocket> FindConnectionsTo(absl::string_view proc_net_tcp, int remote_port,
                                            TcpState wanted) {

@@ -34,6 +34,9 @@ std::vector<LocalSocket> FindConnectionsTo(absl::string_view proc_net_tcp, int r
 // The sockets that listen at `port`; as above.
 std::vector<LocalSocket> FindListeners(absl::string_view proc_net_tcp, int port);
 
+// The inodes of the sockets that a process has; none where it is not ours to look at.
+std::vector<uint64_t> SocketsOf(pid_t pid);
+
 // A connection, held by a worker or by a process below it.
 struct WorkerSocket {
   size_t worker = 0;  // index into `workers`

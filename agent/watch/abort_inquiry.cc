@@ -98,18 +98,16 @@ void AbortInquiry::Say(const hangs::AbortReport& report) {
 }
 
 void AbortInquiry::TellState() {
-  const Question::Told now{.asks_workers = question_.is_asking,
-                           .awaits_judge = question_.awaits_judge,
-                           .has_report = question_.said.has_value()};
-  if (now == question_.told) return;
-  question_.told = now;
-  hangs::LastCallsState state{.asks_workers = now.asks_workers, .awaits_judge = now.awaits_judge};
-  if (now.asks_workers || now.awaits_judge) {
+  const std::tuple now(question_.is_asking, question_.awaits_judge, question_.said.has_value());
+  if (std::exchange(question_.told, now) == now) return;
+  hangs::LastCallsState state{.asks_workers = question_.is_asking,
+                              .awaits_judge = question_.awaits_judge,
+                              .said = question_.said.value_or(hangs::AbortReport())};
+  if (state.asks_workers || state.awaits_judge) {
     state.within = std::max(absl::ZeroDuration(), *question_.until - MonoNow()) + kCoreWaitsLonger;
   } else {
     timer_.cancel();
   }
-  if (question_.said) state.said = *question_.said;
   listener_.on_state(state);
 }
 

@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "agent/watch/local_ranks.h"
@@ -52,13 +53,9 @@ class AbortInquiry {
     bool is_asked = false;      // by the judge, for `calls`
     bool awaits_judge = false;  // what those of all nodes called
     std::optional<hangs::AbortReport> said;
-    // What the listener was told last.
-    struct Told {
-      bool asks_workers = false;
-      bool awaits_judge = false;
-      bool has_report = false;
-      friend bool operator==(const Told&, const Told&) = default;
-    } told;
+    // Whether it asked the workers, awaited the judge and had said something when the listener was
+    // told last.
+    std::tuple<bool, bool, bool> told;
   };
 
   void ArmTimer();

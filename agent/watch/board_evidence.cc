@@ -18,6 +18,7 @@ constexpr char kDefaultGroup[] = "default_pg";
 
 // Groups of one name and id are one; of one rank's twice in a row, the later.
 using GroupKey = std::pair<std::string, uint32_t>;
+using hangs::kDestroy;
 
 hangs::Operation ToOperation(const BoardSnapshot::Record& record) {
   return {.kind = record.kind,
@@ -108,6 +109,8 @@ class EvidenceMaker {
     for (const TorchGroup& group : torch.records.groups) AddTorchGroup(group, rank);
     AddTorchGroup(torch.waits.new_groups, rank);
     AddCall(torch, rank);
+    const bool is_before_the_end = torch.python.has_groups && torch.python.call.name != kDestroy;
+    if (is_before_the_end) rank.groups.push_back({.group = IndexOfMeeting(kDestroy, "", {})});
   }
 
   // Adds a call that the stack alone tells.
@@ -116,24 +119,34 @@ class EvidenceMaker {
     switch (call.kind) {
       case TorchCall::Kind::kNone:
         return;
-      case TorchCall::Kind::kMayWait:
       case TorchCall::Kind::kTransfer:
         return AddTransferOf(torch, rank);
       case TorchCall::Kind::kRooted:
         return SetRoot(call, rank);
       case TorchCall::Kind::kMeeting:
         return AddMeeting(torch, rank);
-      case TorchCall::Kind::kRpc: {
-        hangs::Operation operation{.kind = OperationKind::kRecv,
-                                   .state = OperationState::kStarted,
-                                   .sequence = hangs::kUnknownSequence,
-                                   .peer = call.peer,
-                                   .name = absl::StrCat(call.name, " of ", call.function)};
-        const TorchGroup everyone{.name = hangs::kRpcGroup, .label = hangs::kRpcGroup};
-        rank.groups.push_back({.group = IndexOf(everyone, rank.rank), .operations = {operation}});
-        return;
+      case TorchCall::Kind::kAnswer:
+        return AddAnswer(hangs::kRpcGroup, call.name, call.peer, rank);
+      case TorchCall::Kind::kKey: {
+        std::vector<std::string> where = torch.python.frames;
+        where.resize(std::min<size_t>(where.size(), 1));
+        return AddAnswer(
+            hangs::kStoreGroup,
+            absl::StrCat("the key ", call.name, " of a store (", hangs::PythonInWords(where), ")"),
+            call.peer, rank);
       }
     }
+  }
+
+  // Adds something that is to come from `peer`, or from any rank.
+  void AddAnswer(const char* from, std::string name, int peer, hangs::RankEvidence& rank) {
+    hangs::Operation operation{.kind = OperationKind::kRecv,
+                               .state = OperationState::kStarted,
+                               .sequence = hangs::kUnknownSequence,
+                               .peer = peer,
+                               .name = std::move(name)};
+    const TorchGroup group{.name = from, .label = from};
+    rank.groups.push_back({.group = IndexOf(group, rank.rank), .operations = {operation}});
   }
 
   // A wait may be for what the recorder has of this rank.
@@ -146,9 +159,7 @@ class EvidenceMaker {
         .state = OperationState::kStarted,
         .sequence = hangs::kUnknownSequence,
         .peer = call.peer,
-        .name = is_named                                 ? call.name
-                : call.kind == TorchCall::Kind::kMayWait ? "a send or receive, or something else"
-                                                         : "a send or receive"};
+        .name = call.name};
     rank.groups.push_back({.group = IndexOf(torch.waits.new_groups, rank.rank),
                            .operations = {std::move(operation)}});
   }
@@ -179,18 +190,22 @@ class EvidenceMaker {
       if (group.name == call.group) meeting.label = group.label;
     }
     if (!meeting.label.empty()) absl::StrAppend(&name, " (group ", meeting.label, ")");
-    const std::string key = absl::StrCat(call.name, "/", call.group);
-    const auto [found, is_new] = torch_index_.try_emplace(key, out_.groups.size());
-    if (is_new) {
-      const bool is_of_all = call.group.empty() || meeting.label == kDefaultGroup;
-      if (is_of_all) meeting.label = kDefaultGroup;
-      out_.groups.push_back({.members = MembersOf(meeting), .id = IdOf(key)});
-    }
+    const int index = IndexOfMeeting(call.name, call.group, std::move(meeting));
     rank.tells_waits = false;
     rank.groups.push_back(
-        {.group = found->second,
+        {.group = index,
          .num_issued = 1,
          .operations = {{.state = OperationState::kStarted, .name = std::move(name)}}});
+  }
+
+  int IndexOfMeeting(const std::string& call, const std::string& group, TorchGroup meeting) {
+    const std::string key = absl::StrCat(call, "/", group);
+    const auto [found, is_new] = torch_index_.try_emplace(key, out_.groups.size());
+    if (is_new) {
+      if (group.empty()) meeting.label = kDefaultGroup;
+      out_.groups.push_back({.members = MembersOf(meeting), .id = IdOf(key)});
+    }
+    return found->second;
   }
 
   static bool HasPending(const hangs::RankEvidence& rank) {
@@ -260,7 +275,8 @@ class EvidenceMaker {
   std::vector<int> MembersOf(const TorchGroup& group) const {
     std::vector<int> members;
     const auto known = members_.find(group.name);
-    if (group.label == kDefaultGroup || group.label == hangs::kRpcGroup) {
+    if (group.label == kDefaultGroup || group.label == hangs::kRpcGroup ||
+        group.label == hangs::kStoreGroup) {
       for (int r = 0; r < world_size_; ++r) members.push_back(r);
     } else if (known != members_.end()) {
       members = known->second;

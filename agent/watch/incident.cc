@@ -136,9 +136,9 @@ Json ToJson(const std::vector<StackGroup>& groups) {
   return json;
 }
 
-Json ToJson(const std::vector<hangs::SameCall>& calls) {
+Json ToJson(const std::vector<hangs::Call>& calls) {
   Json out = Json::array();
-  for (const hangs::SameCall& call : calls) {
+  for (const hangs::Call& call : calls) {
     out.push_back({{"ranks", call.ranks},
                    {"operation", ToJson(call.operation, call.label)},
                    {"asked_before_ms", absl::ToInt64Milliseconds(call.age)}});

@@ -1,5 +1,6 @@
-# Runs in the workers' Python, as sitecustomize.py on their PYTHONPATH. Does two things when a
-# process of a worker calls init_process_group or init_rpc, and never raises:
+# Runs in the workers' Python, as sitecustomize.py on their PYTHONPATH. Shows for which keys of a
+# store a program waits, does two things when a process of a worker calls init_process_group or
+# init_rpc, and never raises:
 #
 # * The ranks of the job meet at the launcher's store ($MUSTER_TORCH_GROUP says where), even where
 #   the script has written another address into MASTER_ADDR and MASTER_PORT. The script's own groups
@@ -60,18 +61,31 @@ def _looked_up(frame):
     return of, name
 
 
-def _awaits_work(frame):
-    """Whether the frame is in wait() of a Work; None: of something, and of what is not known.
+def _held(frame):
+    """The variables of a frame of the program's.
 
-    Variables of the program's functions are left alone where a look keeps alive what they hold,
-    before Python 3.13."""
+    Before Python 3.13 a look keeps alive what a function's hold, in a dict that is emptied here; it
+    is left alone where it may be the program's, too."""
+    is_function = frame.f_code.co_flags & 1  # CO_OPTIMIZED
+    if not is_function or sys.version_info >= (3, 13):
+        return frame.f_locals
+    shares = {"dir", "eval", "exec", "locals", "vars"}.intersection(frame.f_code.co_names)
+    if shares or frame.f_trace is not None:
+        return {}
+    kept = frame.f_locals
+    held = dict(kept)
+    kept.clear()
+    return held
+
+
+def _awaits_work(frame):
+    """Whether the frame is in wait() of a Work; None: of something, and of what is not known."""
     if _is_of_python(frame.f_code.co_filename):
         return False
     of, name = _looked_up(frame)
     if name != "wait":
         return False
-    is_function = frame.f_code.co_flags & 1  # CO_OPTIMIZED
-    held = frame.f_locals if not is_function or sys.version_info >= (3, 13) else {}
+    held = _held(frame)
     if of not in held:
         held = frame.f_globals
     work = getattr(sys.modules[_MODULE], "Work", None)
@@ -112,35 +126,68 @@ def _rpc_call(held):
     """A call at another rank, which the main thread awaits. Ranks of RPC are the job's where this
     one's is."""
     agent, to, function = _rpc_agent(), held.get("to"), held.get("func")
-    call = {"name": "rpc_sync", "function": str(getattr(function, "__qualname__", function))}
+    words = "rpc_sync of " + str(getattr(function, "__qualname__", function))
+    call = {"kind": "answer", "name": words}
     if agent is not None and str(agent.get_worker_info().id) == os.environ.get("RANK"):
         to = agent.get_worker_info(to) if isinstance(to, (int, str)) else to
         call["peer"] = to.id
     return call
 
 
+def _show_keys(store):
+    """Calls of a store that wait for keys get a frame of Python, which has these."""
+    import functools
+
+    def show(wait):
+        @functools.wraps(wait)
+        def await_keys(self, *args, **kwargs):
+            return wait(self, *args, **kwargs)
+
+        return await_keys
+
+    for name in ("get", "multi_get", "queue_pop", "wait"):
+        if hasattr(store, name):
+            setattr(store, name, show(getattr(store, name)))
+
+
+def _keys_in_words(held):
+    keys = [*held["args"], *held["kwargs"].values()][0]
+    keys = [keys] if isinstance(keys, (bytes, str)) else list(keys)
+    return ascii(keys[0][:40]) + (" or %d more" % (len(keys) - 1) if len(keys) > 1 else "")
+
+
 def _call_of(frame):
     """The call that the main thread awaits, where PyTorch's recorder does not have it or has no
     root of it: from the variables of PyTorch's own frames, innermost first."""
-    import threading
-
     module = sys.modules[_MODULE]
     folder = os.path.dirname(module.__file__) + os.sep
+    if frame.f_code.co_filename == __file__ and frame.f_code.co_name == "await_keys":
+        held, frame = frame.f_locals, frame.f_back
+        if not frame.f_code.co_filename.startswith(folder):
+            return {"kind": "key", "name": _keys_in_words(held)}
     awaits = _awaits_work(frame)
     futures = os.path.join(os.path.dirname(folder[:-1]), "futures/__init__.py")
-    while frame is not None and frame.f_code.co_filename in (threading.__file__, futures):
+    while frame is not None and (
+        _is_of_python(frame.f_code.co_filename) or frame.f_code.co_filename == futures
+    ):
         frame, awaits = frame.f_back, False
     while frame is not None and frame.f_code.co_filename.startswith(folder):
         name, held = frame.f_code.co_name, frame.f_locals
         place = frame.f_code.co_filename[len(folder) :]
         if place == "distributed_c10d.py" and name in _ENDS:
             group = module._world.pg_names.get(held.get("group") or module._get_default_group())
-            return {"name": name, "group": group, "peer": _global_rank(held, _ENDS[name])}
+            end = _global_rank(held, _ENDS[name])
+            kind = "transfer" if name in ("send", "recv") else "rooted"
+            return {"kind": kind, "name": name, "group": group, "peer": end}
         if place == "distributed_c10d.py" and name == "monitored_barrier":
             group = module._world.pg_names.get(held.get("group") or module._get_default_group())
-            return {"name": name, "group": group}
+            return {"kind": "meeting", "name": name, "group": group}
+        if place == "distributed_c10d.py" and name == "destroy_process_group":
+            if held.get("group") in (None, module.GroupMember.WORLD):
+                return {"kind": "meeting", "name": name}
         if place == "rpc/api.py" and name == "_all_gather":
-            return {"name": "rpc.shutdown" if _is_below(frame, "shutdown") else "rpc barrier"}
+            name = "rpc.shutdown" if _is_below(frame, "shutdown") else "rpc barrier"
+            return {"kind": "meeting", "name": name}
         if place == "rpc/api.py" and name == "rpc_sync" and not _is_below(frame, "_all_gather"):
             return _rpc_call(held)
         lists = [value for value in held.values() if isinstance(value, list)]
@@ -149,13 +196,14 @@ def _call_of(frame):
         }
         if awaits is not False and len(calls) == 1:
             name, peer = calls.pop()
-            return {"name": name[1:], "peer": peer}  # of isend, irecv
+            return {"kind": "transfer", "name": name[1:], "peer": peer}  # of isend, irecv
         if awaits is None:
             awaits = True if calls or _awaits_work_of(held) else None
         frame = frame.f_back
     if awaits is None and _awaits_rpc():
-        return {"name": "a call of RPC"}
-    return {} if awaits is False else {"name": "wait" if awaits else "may_wait"}
+        return {"kind": "answer", "name": "a call of RPC"}
+    words = "a send or receive" if awaits else "a send or receive, or something else"
+    return {} if awaits is False else {"kind": "transfer", "name": words}
 
 
 def _is_below(frame, name):
@@ -187,6 +235,8 @@ def _threads_of(frames, main):
             "/torch/distributed/" in file or not (_is_of_python(file) or "-packages/" in file)
             for _, file, _ in stack
         ):
+            if stack[-1][0] == "_run_function" and "/rpc/" in stack[-1][1]:  # for another rank
+                names[ident], stack = "of RPC", stack[:-1] or stack
             threads.append({"name": names.get(ident, "?"), "stack": stack})
     return threads[:8]
 
@@ -196,7 +246,8 @@ def _state():
     import json
     import threading
 
-    world = sys.modules[_MODULE]._world
+    module = sys.modules[_MODULE]
+    world = module._world
     names = dict(world.pg_names)
     ranks = dict(world.pg_group_ranks).items()  # also of groups that this rank is not in
     groups = {names[group]: sorted(of, key=of.get) for group, of in ranks if group in names}
@@ -211,6 +262,7 @@ def _state():
         "stack": _stack_of(frames.get(main)),
         "threads": _threads_of(frames, main),
         "call": call,
+        "has_groups": module.GroupMember.WORLD is not None,
         "has_rpc": _rpc_agent() is not None,
     }
     return json.dumps(state).encode()
@@ -554,7 +606,10 @@ def _prepare(module):
         rendezvous._create_c10d_store = functools.wraps(create)(
             functools.partial(meetings.create, create)
         )
-    store = getattr(sys.modules.get("torch._C._distributed_c10d"), "TCPStore", None)
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    for name in ("FileStore", "HashStore", "PrefixStore", "TCPStore") if _PATH else ():
+        _show_keys(getattr(c10d, name, None))
+    store = getattr(c10d, "TCPStore", None)
     if meetings is not None and store is not None:
         opening = store.__init__
 

@@ -448,32 +448,16 @@ std::vector<hangs::GroupArrivals> FindArrivals(const std::vector<RankRecords>& r
 
 namespace {
 
-TorchCall::Kind KindOfCall(absl::string_view name) {
-  using Kind = TorchCall::Kind;
-  constexpr std::pair<absl::string_view, Kind> kKinds[] = {{"send", Kind::kTransfer},
-                                                           {"recv", Kind::kTransfer},
-                                                           {"wait", Kind::kTransfer},
-                                                           {"may_wait", Kind::kMayWait},
-                                                           {"broadcast", Kind::kRooted},
-                                                           {"scatter", Kind::kRooted},
-                                                           {"reduce", Kind::kRooted},
-                                                           {"gather", Kind::kRooted},
-                                                           {"monitored_barrier", Kind::kMeeting},
-                                                           {"rpc.shutdown", Kind::kMeeting},
-                                                           {"rpc barrier", Kind::kMeeting},
-                                                           {"rpc_sync", Kind::kRpc},
-                                                           {"a call of RPC", Kind::kRpc}};
-  for (const auto& [known, kind] : kKinds) {
-    if (known == name) return kind;
-  }
-  return Kind::kNone;
-}
-
 TorchCall ReadCall(const json& call) {
-  TorchCall out{.name = Text(call, "name")};
-  out.kind = KindOfCall(out.name);
-  out.group = Text(call, "group");
-  out.function = Text(call, "function");
+  using Kind = TorchCall::Kind;
+  const std::map<std::string, Kind> kinds = {{"transfer", Kind::kTransfer},
+                                             {"rooted", Kind::kRooted},
+                                             {"meeting", Kind::kMeeting},
+                                             {"answer", Kind::kAnswer},
+                                             {"key", Kind::kKey}};
+  const auto kind = kinds.find(Text(call, "kind"));
+  if (kind == kinds.end()) return {};
+  TorchCall out{.kind = kind->second, .name = Text(call, "name"), .group = Text(call, "group")};
   const auto peer = call.find("peer");
   const int64_t rank = peer != call.end() && peer->is_number_integer() ? peer->get<int64_t>() : -1;
   if (rank >= 0 && rank <= kRanksMax) out.peer = static_cast<int>(rank);
@@ -509,6 +493,7 @@ TorchPython ReadTorchPython(absl::string_view text) {
   if (const auto call = state.find("call"); call != state.end() && call->is_object()) {
     out.call = ReadCall(*call);
   }
+  out.has_groups = Flag(state, "has_groups");
   out.has_rpc = Flag(state, "has_rpc");
   const auto threads = state.find("threads");
   const bool has_threads = threads != state.end() && threads->is_array() && !threads->empty();

@@ -90,17 +90,16 @@ std::vector<hangs::GroupArrivals> FindArrivals(const std::vector<RankRecords>& r
 struct TorchCall {
   enum class Kind {
     kNone,
-    kTransfer,  // "send", "recv"; "wait" is one of them, or what a recorder has
-    kMayWait,   // as "wait", or it waits for something of its own
+    kTransfer,  // "send", "recv"; or a wait that may be for one, or for what a recorder has
     kRooted,    // "broadcast", "scatter", "reduce", "gather": `peer` is the root
     kMeeting,   // of all ranks of `group`: "monitored_barrier"
-    kRpc,       // of `function` at `peer`
+    kAnswer,    // of RPC, from `peer`
+    kKey,       // of a store, which is not there
   };
   Kind kind = Kind::kNone;
   std::string name;
-  std::string group;     // by PyTorch's name of it; empty: of all ranks
-  std::string function;  // of kRpc
-  int peer = -1;         // rank of the job at the other end, or the root; -1: not known
+  std::string group;  // by PyTorch's name of it; empty: of all ranks
+  int peer = -1;      // rank of the job at the other end, or the root; -1: not known
 };
 
 // What the hook tells: the ranks of each group by PyTorch's name of it, "function at file:line" of
@@ -112,7 +111,8 @@ struct TorchPython {
   TorchMembers members;
   std::vector<std::string> frames;
   TorchCall call;
-  bool has_rpc = false;  // it calls others, and is called, by PyTorch's RPC
+  bool has_groups = false;  // destroy_process_group is still to come, or goes on
+  bool has_rpc = false;     // it calls others, and is called, by PyTorch's RPC
 };
 TorchPython ReadTorchPython(absl::string_view json);
 

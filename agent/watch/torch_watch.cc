@@ -179,26 +179,12 @@ void TorchWatch::AskIfMoved(MoveCheck check, absl::AnyInvocable<void(bool)> then
 void TorchWatch::AskLastCalls(int first_rank, absl::Duration time,
                               absl::AnyInvocable<void(std::vector<hangs::RankCalls>)> then) {
   using Calls = std::vector<hangs::RankCalls>;
-  aside_.Run<Calls>(time + kLaneTime, MakeLastCallsQuestion(first_rank, time),
-                    [then = std::move(then)](std::optional<Calls> calls) mutable {
-                      then(calls ? *std::move(calls) : Calls());
-                    });
-}
-
-bool TorchWatch::HasServed() const {
-  return std::any_of(known_.sources.begin(), known_.sources.end(), [](const Source& source) {
-    return !source.socket.empty() && access(source.socket.c_str(), F_OK) == 0;
-  });
-}
-
-std::function<std::vector<hangs::RankCalls>()> TorchWatch::MakeLastCallsQuestion(
-    int first_rank, absl::Duration time) const {
-  return [sources = known_.sources, first_rank, time] {
+  auto ask = [sources = known_.sources, first_rank, time] {
     std::vector<std::string> sockets;
     for (const Source& source : sources) sockets.push_back(source.socket);
     const auto answers = AskRecorders(sockets, time);
     const MonoTime now = MonoNow();
-    std::vector<hangs::RankCalls> ranks;
+    Calls ranks;
     for (size_t i = 0; i < sources.size(); ++i) {
       TorchDumps dumps;
       absl::Duration age;
@@ -219,6 +205,16 @@ std::function<std::vector<hangs::RankCalls>()> TorchWatch::MakeLastCallsQuestion
     }
     return ranks;
   };
+  aside_.Run<Calls>(time + kLaneTime, std::move(ask),
+                    [then = std::move(then)](std::optional<Calls> calls) mutable {
+                      then(calls ? *std::move(calls) : Calls());
+                    });
+}
+
+bool TorchWatch::HasServed() const {
+  return std::any_of(known_.sources.begin(), known_.sources.end(), [](const Source& source) {
+    return !source.socket.empty() && access(source.socket.c_str(), F_OK) == 0;
+  });
 }
 
 // --- On the lane

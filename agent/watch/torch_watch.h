@@ -104,9 +104,6 @@ class TorchWatch {
 
   // What was known of the ranks is not known any more; what they called last is.
   void ForgetRanks();
-  // The question runs on the lane.
-  std::function<std::vector<hangs::RankCalls>()> MakeLastCallsQuestion(int first_rank,
-                                                                       absl::Duration time) const;
 
   Aside aside_;
   Known known_;

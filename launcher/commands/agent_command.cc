@@ -1,4 +1,5 @@
-#include "launcher/commands/agent_command.h"
+// `muster agent`: reads what to start from standard input, runs it, and passes signals on.
+#include "launcher/commands/commands.h"
 
 #include <fcntl.h>
 #include <poll.h>

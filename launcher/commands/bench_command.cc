@@ -1,4 +1,5 @@
-#include "launcher/commands/bench_command.h"
+// `muster bench scaling`: runs a program at several numbers of ranks and prints the table.
+#include "launcher/commands/commands.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,4 +1,5 @@
-#include "launcher/commands/death_notice_command.h"
+// The death notice tells the rendezvous of an agent that was killed, until it has answered.
+#include "launcher/commands/commands.h"
 
 #include <sys/prctl.h>
 #include <unistd.h>

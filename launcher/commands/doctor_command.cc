@@ -1,4 +1,5 @@
-#include "launcher/commands/doctor_command.h"
+// `muster doctor`: looks at this node, or at those of a host file.
+#include "launcher/commands/commands.h"
 
 #include <csignal>
 #include <cstdio>
@@ -7,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "launcher/commands/run_command.h"
 #include "launcher/commands/sight.h"
 #include "launcher/doctor/doctor_options.h"
 #include "launcher/doctor/look.h"

@@ -1,4 +1,5 @@
-#include "launcher/commands/hosts_command.h"
+// `muster run --hostfile`: starts an agent on each host over ssh, and waits for all of them.
+#include "launcher/commands/commands.h"
 
 #include <poll.h>
 #include <pwd.h>
@@ -17,9 +18,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "launcher/commands/run_command.h"
 #include "launcher/hosts/host_ends.h"
 #include "launcher/hosts/host_file.h"
+#include "launcher/hosts/host_plan.h"
 #include "launcher/hosts/remote_start.h"
 #include "launcher/hosts/ssh_session.h"
 #include "launcher/node/endpoint.h"

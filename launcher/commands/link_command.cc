@@ -1,4 +1,5 @@
-#include "launcher/commands/link_command.h"
+// `muster link DIR`: makes the links by which other launchers' names reach this program.
+#include "launcher/commands/commands.h"
 
 #include <cstdio>
 #include <filesystem>

@@ -1,4 +1,5 @@
-#include "launcher/commands/logs_command.h"
+// `muster logs`: prints, and with --follow goes on printing, what workers have written.
+#include "launcher/commands/commands.h"
 
 #include <algorithm>
 #include <cstdio>

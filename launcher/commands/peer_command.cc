@@ -1,4 +1,5 @@
-#include "launcher/commands/peer_command.h"
+// `muster accelerate`, `deepspeed` and `ilab`: perform the command lines of those launchers.
+#include "launcher/commands/commands.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,7 +15,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "launcher/commands/run_command.h"
 #include "launcher/hosts/one_host.h"
 #include "launcher/node/log_setup.h"
 #include "launcher/node/node_setup.h"

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "launcher/commands/commands.h"
 #include "launcher/commands/long_work.h"
 #include "launcher/commands/plan_schedules.h"
 #include "proto/base/exit_codes.h"
@@ -137,14 +138,18 @@ absl::Status AddHost(const AdviceOptions& asked, advice::AdviceInput& input) {
   return absl::OkStatus();
 }
 
-absl::Status AddGpus(const AdviceOptions& asked, advice::AdviceInput& input) {
-  advice::DeviceFacts device = advice::DeviceOfMemory(asked.memory_gib > 0 ? asked.memory_gib : 80);
-  if (!asked.device.empty()) {
-    const absl::StatusOr<advice::DeviceFacts> found = advice::FindDevice(asked.device);
-    if (!found.ok()) return command_line::At("--gpu", asked.device, found.status());
-    device = *found;
-    if (asked.memory_gib > 0) device.memory_gib = asked.memory_gib;
+absl::StatusOr<advice::DeviceFacts> DeviceOf(const AdviceOptions& asked) {
+  if (asked.device.empty()) {
+    return advice::DeviceOfMemory(asked.memory_gib > 0 ? asked.memory_gib : 80);
   }
+  absl::StatusOr<advice::DeviceFacts> found = advice::FindDevice(asked.device);
+  if (!found.ok()) return command_line::At("--gpu", asked.device, found.status());
+  if (asked.memory_gib > 0) found->memory_gib = asked.memory_gib;
+  return found;
+}
+
+absl::Status AddGpus(const AdviceOptions& asked, advice::AdviceInput& input) {
+  MUSTER_ASSIGN_OR_RETURN(const advice::DeviceFacts device, DeviceOf(asked));
   const absl::StatusOr<advice::NetworkFacts> network = advice::FindNetwork(asked.network);
   if (!network.ok()) return command_line::At("--network", asked.network, network.status());
   const double between = asked.nodes > 1 ? network->node_bandwidth : 0;
@@ -207,7 +212,8 @@ absl::StatusOr<std::string> StepTimeText(const AdviceOptions& asked,
 }
 
 command_line::Grammar PlanGrammar(advice::JobShape& shape, AdviceOptions& advice,
-                                  ScheduleOptions& schedules, plan::PlanOptions& options) {
+                                  ScheduleOptions& schedules, plan::PlanOptions& options,
+                                  bool& verbose) {
   command_line::Grammar grammar{.program = "muster plan", .usage = kUsage};
   grammar.options = {
       {.name = "world_size",
@@ -222,6 +228,10 @@ command_line::Grammar PlanGrammar(advice::JobShape& shape, AdviceOptions& advice
        .help = "ranks per node, which share its memory (8, or all if fewer)",
        .read = command_line::IntoBetween(1, kMaxRanks, shape.ranks_of_node),
        .variables = {"LOCAL_WORLD_SIZE"}},
+      {.name = "verbose",
+       .group = "Job",
+       .help = "print every field of the plan, how parameters are gathered, and buckets too",
+       .read = command_line::Into(command_line::ParseBool, verbose)},
   };
   for (command_line::Option& option : AdviceRows(advice)) {
     grammar.options.push_back(std::move(option));
@@ -313,7 +323,25 @@ absl::StatusOr<std::string> AdvicePage(const AdviceOptions& asked, const advice:
   return advice + plan::SourcesText(SourcesOfAdvice(sources));
 }
 
-// What is printed of a planned job; an error if the devices cannot hold it.
+// What a GPU that is named holds, beside --memory_limit, which refuses what it does not.
+absl::StatusOr<std::string> FitsText(const plan::PlanPageInput& job,
+                                     const plan::PlanOptions& options,
+                                     const advice::JobShape& shape, const AdviceOptions& asked) {
+  int64_t most = options.plan.memory_bytes_max;
+  std::string holder = "--memory_limit";
+  if (job.options.device != "cpu" && (!asked.device.empty() || asked.memory_gib > 0)) {
+    MUSTER_ASSIGN_OR_RETURN(const advice::DeviceFacts device, DeviceOf(asked));
+    const int64_t usable = advice::UsableBytes(device);
+    if (most == 0 || usable < most) holder = device.name;
+    most = most == 0 ? usable : std::min(most, usable);
+  }
+  if (most == 0) return std::string();
+  const absl::Status fits = advice::CheckFits(job, options, shape, most);
+  return fits.ok() ? absl::StrCat("it fits in the ", plan::ReadableBytes(most), " of ", holder)
+                   : absl::StrCat("it does not fit: ", fits.message());
+}
+
+// What is printed of a planned job; an error if it is to take less.
 absl::StatusOr<std::string> PlanPage(plan::PlanPageInput job, const plan::PlanOptions& options,
                                      const advice::JobShape& shape, const AdviceOptions& asked) {
   MUSTER_RETURN_IF_ERROR(advice::CheckOffload(job));
@@ -323,6 +351,7 @@ absl::StatusOr<std::string> PlanPage(plan::PlanPageInput job, const plan::PlanOp
   if (job.reduction.chosen != GradientReduction::kChosen) {
     job.sources.by_field["gradient_reduction"] = absl::StrCat("chosen: ", job.reduction.reason);
   }
+  MUSTER_ASSIGN_OR_RETURN(job.fits, FitsText(job, options, shape, asked));
   MUSTER_ASSIGN_OR_RETURN(const std::string page, plan::FormatPlanPage(job));
   MUSTER_ASSIGN_OR_RETURN(const std::string step_time, StepTimeText(asked, job));
   return page + step_time;
@@ -337,7 +366,8 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
   AdviceOptions asked;
   ScheduleOptions schedules;
   plan::PlanOptions options;
-  const command_line::Grammar grammar = PlanGrammar(shape, asked, schedules, options);
+  bool verbose = false;
+  const command_line::Grammar grammar = PlanGrammar(shape, asked, schedules, options, verbose);
   MUSTER_ASSIGN_OR_RETURN(command_line::CommandLine line,
                           command_line::Split(grammar, args, surroundings.environment));
   if (!line.print.empty()) return line.print;
@@ -361,6 +391,7 @@ absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args
     return command_line::InWordsOf(grammar, line, WithoutBeginning("plan: ", job.status()));
   }
   job->sources = SourcesOf(grammar, line, report);
+  job->verbose = verbose;
   return PlanPage(*std::move(job), options, shape, asked);
 }
 

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launcher/line/invocation.h"
 #include "proto/base/environment.h"
 #include "worker_runtime/options/config_files.h"
 
@@ -25,8 +24,5 @@ struct PlanSurroundings {
 absl::StatusOr<std::string> PlanCommandText(const std::vector<std::string>& args,
                                             std::vector<std::string>* warnings = nullptr,
                                             const PlanSurroundings& surroundings = {});
-
-// Prints it. Returns the exit code (proto/base/exit_codes.h); the sentence goes to stderr.
-int PlanCommand(const Invocation& invocation);
 
 }  // namespace muster::launcher

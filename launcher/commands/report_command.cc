@@ -1,4 +1,4 @@
-#include "launcher/commands/report_command.h"
+#include "launcher/commands/commands.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -99,21 +99,12 @@ bool IsIncident(const std::string& name) {
          (absl::StartsWith(name, "hang_") || absl::StartsWith(name, "abort_"));
 }
 
-std::vector<fs::path> SortedEntries(const fs::path& directory) {
-  std::vector<fs::path> paths;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    paths.push_back(it->path());
-  }
-  std::sort(paths.begin(), paths.end());
-  return paths;
-}
-
 NodeFiles ReadNode(const fs::path& folder) {
   NodeFiles files;
   if (auto diary = ReadRegular(folder / status::kDiaryName); diary.ok()) files.diary = *diary;
-  for (const fs::path& path : SortedEntries(folder)) {
-    if (!IsIncident(path.filename())) continue;
+  for (const std::string& name : NamesIn(folder)) {
+    if (!IsIncident(name)) continue;
+    const fs::path path = folder / name;
     const absl::StatusOr<std::string> text = ReadRegular(path);
     if (!text.ok()) continue;
     absl::StatusOr<IncidentSummary> incident = SummaryOfIncident(*text);
@@ -129,10 +120,9 @@ std::vector<std::string> ReadSteps(const fs::path& directory,
                                    const std::vector<fs::path>& folders) {
   std::vector<std::string> steps;
   const auto read = [&](const fs::path& folder) {
-    for (const fs::path& path : SortedEntries(folder)) {
-      const std::string name = path.filename();
+    for (const std::string& name : NamesIn(folder)) {
       if (!absl::StartsWith(name, "steps_") || !absl::EndsWith(name, ".trace.json")) continue;
-      if (absl::StatusOr<std::string> text = ReadRegular(path); text.ok()) {
+      if (absl::StatusOr<std::string> text = ReadRegular(folder / name); text.ok()) {
         steps.push_back(*std::move(text));
       }
     }
@@ -182,7 +172,8 @@ absl::StatusOr<std::vector<fs::path>> FindFolders(const fs::path& directory,
   }
   std::vector<Life> lives;
   fs::path empty;
-  for (const fs::path& path : SortedEntries(directory)) {
+  for (const std::string& name : NamesIn(directory)) {
+    const fs::path path = directory / name;
     std::optional<Life> life = LifeOf(path);
     if (life && (job.empty() || life->run_id == job)) lives.push_back(*std::move(life));
     const fs::path diary = path / status::kDiaryName;

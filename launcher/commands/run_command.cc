@@ -1,4 +1,4 @@
-#include "launcher/commands/run_command.h"
+#include "launcher/commands/commands.h"
 
 #include <unistd.h>
 
@@ -7,13 +7,12 @@
 #include <utility>
 #include <variant>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "agent/console/error_file.h"
 #include "agent/console/log_routing.h"
 #include "agent/guardian/guardian.h"
-#include "launcher/commands/hosts_command.h"
 #include "launcher/line/flags.h"
 #include "launcher/line/invocation.h"
 #include "launcher/line/placement.h"
@@ -25,6 +24,8 @@
 #include "launcher/schedulers/task_gate.h"
 #include "proto/base/environment.h"
 #include "proto/base/exit_codes.h"
+#include "proto/base/field_error.h"
+#include "proto/base/membership.h"
 #include "proto/io/descriptors.h"
 #include "proto/io/job_key.h"
 #include "proto/io/log.h"
@@ -36,11 +37,11 @@ constexpr char kErrorFile[] = "TORCHELASTIC_ERROR_FILE";
 
 // Says of an option that the user did not type where it came from.
 absl::Status WithSource(const absl::Status& refusal, const Invocation& invocation) {
-  for (const auto& [option, source] : invocation.sources) {
-    if (!absl::StartsWith(refusal.message(), absl::StrCat("--", option, "="))) continue;
-    return absl::Status(refusal.code(), absl::StrCat(refusal.message(), " (from ", source, ")"));
-  }
-  return refusal;
+  const std::string field = FieldOf(refusal);
+  const auto found = invocation.sources.find(std::string(absl::StripPrefix(field, "--")));
+  if (found == invocation.sources.end()) return refusal;
+  return absl::Status(refusal.code(),
+                      absl::StrCat(refusal.message(), " (from ", found->second, ")"));
 }
 
 Invocation WithVariables(Invocation invocation, const EnvironmentMap& variables) {

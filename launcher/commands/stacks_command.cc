@@ -1,4 +1,4 @@
-#include "launcher/commands/stacks_command.h"
+#include "launcher/commands/commands.h"
 
 #include <algorithm>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "launcher/commands/status_command.h"
+#include "launcher/commands/commands.h"
 
 #include <memory>
 #include <string>

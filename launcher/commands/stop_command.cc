@@ -1,9 +1,6 @@
-#include "launcher/commands/stop_command.h"
+#include "launcher/commands/commands.h"
 
-#include <algorithm>
-#include <cstdio>
 #include <optional>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,53 +11,34 @@
 #include "asio/io_context.hpp"
 #include "asio/steady_timer.hpp"
 #include "launcher/commands/sight.h"
-#include "launcher/line/stop_options.h"
 #include "launcher/sight/observer.h"
 #include "proto/base/status_macros.h"
-#include "proto/io/host_name.h"
-#include "proto/io/user_secret.h"
 #include "proto/spec/job_spec.h"
 #include "rendezvous/client/grpc_link.h"
 
 namespace muster::launcher {
 namespace {
 
-absl::StatusOr<rendezvous::GrpcLinkOptions> LinkOf(const StopFlags& flags,
-                                                   const Invocation& invocation) {
-  rendezvous::GrpcLinkOptions link{
-      .host = flags.endpoint->host,
-      .port = flags.endpoint->port,
-      .secret = PublicSecret(),
-      .tls = flags.tls && flags.authentication ? TlsMode::kOn : TlsMode::kOff,
-      .run_id = flags.run_id.empty() ? JobSpec().run_id : flags.run_id,
-      .role = rendezvous::LinkRole::kPerson,
-      .node_name = HostName()};
-  if (flags.authentication) {
-    MUSTER_ASSIGN_OR_RETURN(link.secret, LoadUserSecret(SecretSourcesIn(invocation.environment)));
-  }
-  std::random_device random;
-  link.jitter_seed = random();
-  link.incarnation = Incarnation(uint64_t{random()} << 32 | random() | 1);
-  return link;
-}
-
 // The answer, or why there is none.
-absl::StatusOr<std::string> Ask(const StopFlags& flags, const Invocation& invocation) {
-  MUSTER_ASSIGN_OR_RETURN(rendezvous::GrpcLinkOptions options, LinkOf(flags, invocation));
+absl::StatusOr<std::string> Ask(const SightWay& way, const StopRequest& request,
+                                const Invocation& invocation) {
+  MUSTER_ASSIGN_OR_RETURN(rendezvous::GrpcLinkOptions options,
+                          LinkOf(way, rendezvous::LinkRole::kPerson, invocation));
+  if (way.job.empty()) options.run_id = JobSpec().run_id;
   asio::io_context loop{1};
   const auto work = asio::make_work_guard(loop);
   std::optional<StopAnswer> answer;
   std::string detail = "no answer";
-  asio::steady_timer patience(loop, absl::ToChronoNanoseconds(flags.patience));
+  asio::steady_timer patience(loop, absl::ToChronoNanoseconds(way.patience));
   patience.async_wait([&](const asio::error_code& error) {
     if (!error) loop.stop();
   });
   asio::steady_timer quiet(loop, absl::ToChronoNanoseconds(kQuietWait));
   quiet.async_wait([&](const asio::error_code& error) {
-    if (!error) SayWait(ToString(*flags.endpoint), flags.patience);
+    if (!error) SayWait(ToString(*way.endpoint), way.patience);
   });
   rendezvous::GrpcLink link(loop, std::move(options));
-  link.Ask(flags.request, [&](StopAnswer given) {
+  link.Ask(request, [&](StopAnswer given) {
     answer = std::move(given);
     loop.stop();
   });
@@ -72,9 +50,9 @@ absl::StatusOr<std::string> Ask(const StopFlags& flags, const Invocation& invoca
   }});
   loop.run();
   if (!answer) {
-    return absl::UnavailableError(absl::StrCat("the rendezvous at ", ToString(*flags.endpoint),
+    return absl::UnavailableError(absl::StrCat("the rendezvous at ", ToString(*way.endpoint),
                                                " did not answer within ",
-                                               absl::FormatDuration(flags.patience), ": ", detail));
+                                               absl::FormatDuration(way.patience), ": ", detail));
   }
   if (!answer->status.ok()) return answer->status;
   return answer->text;
@@ -94,33 +72,23 @@ absl::Status NoEndpoint(const std::string& program, const Invocation& invocation
       absl::StrJoin(ways, ", ")));
 }
 
-int RunStopCommand(StopCommandKind kind, const char* program, const Invocation& invocation) {
-  return RunParsed<StopFlags>(
-      program, ParseStopFlags(kind, invocation.args, invocation.environment),
-      [&](const StopFlags& flags) -> absl::StatusOr<int> {
-        StopFlags found = flags;
-        if (!flags.endpoint) {
-          MUSTER_ASSIGN_OR_RETURN(const SightWay way,
-                                  FindWayHere(flags.run_id, invocation.environment));
-          if (!way.endpoint) return NoEndpoint(program, invocation);
-          found.endpoint = way.endpoint;
-          found.run_id = way.job;
-          found.tls = way.tls;
-          found.authentication = way.authentication;
-        }
-        MUSTER_ASSIGN_OR_RETURN(const std::string answer, Ask(found, invocation));
-        return PrintText(answer + "\n", 0);
-      });
+int RunStop(SightKind kind, const Invocation& invocation) {
+  return RunSight(kind, invocation, [&](const SightFlags& flags) -> absl::StatusOr<int> {
+    SightWay way = flags.way;
+    if (!way.endpoint) {
+      MUSTER_ASSIGN_OR_RETURN(way, FindWayHere(flags.way.job, invocation.environment));
+      if (!way.endpoint) return NoEndpoint(ProgramOf(kind), invocation);
+      way.patience = flags.way.patience;
+    }
+    MUSTER_ASSIGN_OR_RETURN(const std::string answer, Ask(way, flags.request, invocation));
+    return PrintText(answer + "\n", 0);
+  });
 }
 
 }  // namespace
 
-int StopCommand(const Invocation& invocation) {
-  return RunStopCommand(StopCommandKind::kStop, "muster stop", invocation);
-}
+int StopCommand(const Invocation& invocation) { return RunStop(SightKind::kStop, invocation); }
 
-int DrainCommand(const Invocation& invocation) {
-  return RunStopCommand(StopCommandKind::kDrain, "muster drain", invocation);
-}
+int DrainCommand(const Invocation& invocation) { return RunStop(SightKind::kDrain, invocation); }
 
 }  // namespace muster::launcher

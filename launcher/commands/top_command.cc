@@ -1,4 +1,4 @@
-#include "launcher/commands/top_command.h"
+#include "launcher/commands/commands.h"
 
 #include <poll.h>
 #include <sys/ioctl.h>

@@ -1,7 +1,6 @@
 #include "launcher/config/accelerate_config.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,6 +20,7 @@ namespace muster::launcher {
 namespace {
 
 using Form = LaunchUse::Form;
+using Kind = ConfigNode::Kind;
 using Use = LaunchUse::Use;
 
 constexpr int kDefaultPort = 29500;
@@ -31,24 +31,22 @@ std::string Formed(const std::string& text, Form form) {
                                 : text;
 }
 
-// The value of a key of the top level, which goes.
-std::optional<PythonValue> TakeOut(PythonConfig& config, absl::string_view key) {
-  for (auto entry = config.values.begin(); entry != config.values.end(); ++entry) {
-    if (entry->first != key) continue;
-    PythonValue value = std::move(entry->second);
-    config.values.erase(entry);
-    return value;
+absl::Status CheckPlain(const ConfigFile& file, const ConfigNode& map, bool has_blocks) {
+  for (const auto& [key, node] : map.members) {
+    if (has_blocks && node.kind == Kind::kMap) {
+      MUSTER_RETURN_IF_ERROR(CheckPlain(file, node, /*has_blocks=*/false));
+    } else if (!IsPlain(node)) {
+      return file.Refusal(node.line, absl::StrCat(key, ": ", kExpectedPlain));
+    }
   }
-  return std::nullopt;
+  return absl::OkStatus();
 }
 
 class Reading {
  public:
-  Reading(PythonConfig config, const AccelerateSurroundings& around)
-      : config_(std::move(config)), around_(around) {
-    launch_.notes = config_.notes;
-    for (auto& [key, value] : config_.values) values_[key] = value;
-    for (auto& [key, block] : config_.blocks) blocks_[key] = block;
+  Reading(ConfigFile file, const AccelerateSurroundings& around)
+      : file_(std::move(file)), around_(around) {
+    launch_.notes = std::move(file_.notes);
   }
 
   absl::StatusOr<LaunchConfig> Run() {
@@ -71,64 +69,54 @@ class Reading {
   }
 
  private:
-  static absl::Status Wrong(int line, absl::string_view why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(line == 0 ? "" : absl::StrCat("line ", line, ": "), why));
-  }
   absl::Status Bad(const std::string& key, absl::string_view value, absl::string_view why) const {
-    const auto found = values_.find(key);
-    return Wrong(found == values_.end() ? 0 : found->second.line,
-                 absl::StrCat(key, ": ", value, ": ", why));
+    const std::string text = absl::StrCat(key, ": ", value, ": ", why);
+    const ConfigNode* const node = file_.root.Find(key);
+    return node == nullptr ? absl::InvalidArgumentError(file_.OfAll(text))
+                           : file_.Refusal(node->line, text);
   }
-  int LineOfBlock(const std::string& name) const {
-    const auto found = config_.block_lines.find(name);
-    return found == config_.block_lines.end() ? 0 : found->second;
+  // The map of that key; an empty one, of no line, if there is none.
+  const ConfigNode& Block(const std::string& name) const {
+    static const ConfigNode kEmpty = {.kind = Kind::kMap};
+    const ConfigNode* const node = file_.root.Find(name);
+    return node == nullptr || node->kind != Kind::kMap ? kEmpty : *node;
   }
 
-  // The value of a key that is there and not null.
-  const PythonValue* Find(const std::string& key) const {
-    const auto found = values_.find(key);
-    return found == values_.end() || found->second.is_none() ? nullptr : &found->second;
-  }
-  // The same of a key in a block.
-  const PythonValue* FindIn(const std::string& block, const std::string& key) const {
-    const auto found = blocks_.find(block);
-    if (found == blocks_.end()) return nullptr;
-    for (const auto& [name, value] : found->second) {
-      if (name == key && !value.is_none() && !value.text.empty()) return &value;
-    }
-    return nullptr;
+  const ConfigNode* Find(const std::string& key) const { return file_.Find(key); }
+  // The value of a key of a block that says something.
+  const ConfigNode* FindIn(const std::string& block, const std::string& key) const {
+    const ConfigNode* const node = Block(block).Find(key);
+    return node == nullptr || PythonText(*node).empty() || node->kind == Kind::kNull ? nullptr
+                                                                                     : node;
   }
   std::string TextOf(const std::string& key, const std::string& otherwise) const {
-    const PythonValue* value = Find(key);
-    return value == nullptr ? otherwise : value->text;
+    const ConfigNode* const node = Find(key);
+    return node == nullptr ? otherwise : PythonText(*node);
   }
   bool IsTrue(const std::string& key) const {
-    const PythonValue* value = Find(key);
-    return value != nullptr && value->is_true();
+    const ConfigNode* const node = Find(key);
+    return node != nullptr && node->IsTrue();
   }
   void Set(const std::string& variable, std::string value) {
     launch_.environment[variable] = std::move(value);
   }
+  void Note(int line, absl::string_view text) { launch_.notes.push_back(file_.At(line, text)); }
   void Take(std::string option, std::string value, const std::string& key) {
-    const PythonValue* given = Find(key);
-    TakeFrom(given == nullptr ? 0 : given->line, std::move(option), std::move(value), key);
+    const ConfigNode* const given = Find(key);
+    TakeFrom(given == nullptr ? 0 : given->line, std::move(option), std::move(value),
+             given == nullptr ? file_.OfAll(key) : key);
   }
-  void TakeFrom(int line, std::string option, std::string value, const std::string& key) {
-    launch_.options.push_back({std::move(option), std::move(value),
-                               line == 0 ? key : absl::StrCat("line ", line, ": ", key)});
+  void TakeFrom(int line, std::string option, std::string value, absl::string_view key) {
+    launch_.options.push_back(
+        {std::move(option), std::move(value), file_.At(line, key), /*is_of_file=*/line != 0});
   }
 
   absl::Status CheckKeys() const {
-    for (const auto& [key, value] : config_.values) {
-      if (FindKey(AccelerateKeys(), "", key) != nullptr) continue;
-      return Wrong(value.line, UnknownKey(AccelerateKeys(), "", key));
-    }
-    for (const auto& [key, block] : config_.blocks) {
+    for (const auto& [key, node] : file_.root.members) {
       const ConfigKey* const row = FindKey(AccelerateKeys(), "", key);
-      if (row == nullptr) return Wrong(LineOfBlock(key), UnknownKey(AccelerateKeys(), "", key));
-      if (row->launch.use == Use::kRefused && !block.empty()) {
-        return Wrong(LineOfBlock(key), absl::StrCat(key, " ", row->launch.word));
+      if (row == nullptr) return file_.Refusal(node.line, UnknownKey(AccelerateKeys(), "", key));
+      if (row->launch.use == Use::kRefused && !node.members.empty()) {
+        return file_.Refusal(node.line, absl::StrCat(key, " ", row->launch.word));
       }
     }
     return absl::OkStatus();
@@ -140,8 +128,9 @@ class Reading {
       return Bad("compute_environment", environment,
                  environment == "AMAZON_SAGEMAKER" ? kNoSageMaker : "expected LOCAL_MACHINE");
     }
-    if (values_.find("distributed_type") == values_.end()) {
-      return absl::InvalidArgumentError("the key distributed_type is missing");
+    const ConfigNode* const type = file_.root.Find("distributed_type");
+    if (type == nullptr || type->kind == Kind::kMap) {
+      return absl::InvalidArgumentError(file_.OfAll("the key distributed_type is missing"));
     }
     const std::string said = TextOf("distributed_type", "NO");
     const absl::StatusOr<std::string> kind = AccelerateKind(said);
@@ -153,9 +142,9 @@ class Reading {
 
   absl::Status ReadNumber(const std::string& key, int otherwise, int& out) const {
     out = otherwise;
-    const PythonValue* value = Find(key);
-    if (value == nullptr || absl::SimpleAtoi(value->text, &out)) return absl::OkStatus();
-    return Bad(key, value->text, "expected a number");
+    const ConfigNode* const node = Find(key);
+    if (node == nullptr || absl::SimpleAtoi(PythonText(*node), &out)) return absl::OkStatus();
+    return Bad(key, PythonText(*node), "expected a number");
   }
 
   absl::Status ReadNumbers() {
@@ -173,19 +162,19 @@ class Reading {
   // machine's part alone.
   absl::StatusOr<bool> PlaceHosts() {
     const int workers = std::max(processes_ / machines_, 1);
-    const PythonValue* file = FindIn("mpirun_config", "mpirun_hostfile");
+    const ConfigNode* file = FindIn("mpirun_config", "mpirun_hostfile");
     if (kind_ == "DEEPSPEED" && machines_ > 1) {
       file = FindIn("deepspeed_config", "deepspeed_hostfile");
-      const PythonValue* launcher = FindIn("deepspeed_config", "deepspeed_multinode_launcher");
-      const std::string by = launcher == nullptr ? "pdsh" : launcher->text;
+      const ConfigNode* launcher = FindIn("deepspeed_config", "deepspeed_multinode_launcher");
+      const std::string by = launcher == nullptr ? "pdsh" : PythonText(*launcher);
       if (file == nullptr || by == "standard") return false;
       if (by != "pdsh" && by != "nossh") {
-        return Wrong(
+        return file_.Refusal(
             launcher->line,
             absl::StrCat("deepspeed_multinode_launcher: ", by,
                          ": expected pdsh, whose hosts muster reaches over ssh, or nossh"));
       }
-      TakeFrom(file->line, "hostfile", file->text, "deepspeed_hostfile");
+      TakeFrom(file->line, "hostfile", PythonText(*file), "deepspeed_hostfile");
       if (by == "nossh") {
         Take("node_rank", absl::StrCat(rank_), "machine_rank");
       } else {
@@ -193,45 +182,44 @@ class Reading {
       }
       TakeFilter(workers);
     } else if (kind_ == "NO" && file != nullptr) {
-      TakeFrom(file->line, "hostfile", file->text, "mpirun_hostfile");
+      TakeFrom(file->line, "hostfile", PythonText(*file), "mpirun_hostfile");
       TakeFrom(file->line, "no_local_rank", "1", "mpirun_hostfile");
       Take("num_nodes", absl::StrCat(machines_), "num_machines");
       Take("nproc_per_node", absl::StrCat(workers), "num_processes");
     } else {
       if (file != nullptr) {
-        launch_.notes.push_back(
-            absl::StrCat(file->line == 0 ? "" : absl::StrCat("line ", file->line, ": "),
-                         "mpirun_hostfile means nothing to accelerate with distributed_type ",
-                         kind_, ": mpirun starts jobs of MULTI_CPU and NO"));
+        Note(file->line,
+             absl::StrCat("mpirun_hostfile means nothing to accelerate with distributed_type ",
+                          kind_, ": mpirun starts jobs of MULTI_CPU and NO"));
       }
       return false;
     }
-    if (const PythonValue* ip = Find("main_process_ip")) {
-      Take("master_addr", ip->text, "main_process_ip");
+    if (const ConfigNode* ip = Find("main_process_ip")) {
+      Take("master_addr", PythonText(*ip), "main_process_ip");
     }
     if (port_ != 0) Take("master_port", absl::StrCat(port_), "main_process_port");
     return true;
   }
 
   void TakeFilter(int workers) {
-    const PythonValue* exclude = FindIn("deepspeed_config", "deepspeed_exclusion_filter");
-    const PythonValue* include = FindIn("deepspeed_config", "deepspeed_inclusion_filter");
+    const ConfigNode* exclude = FindIn("deepspeed_config", "deepspeed_exclusion_filter");
+    const ConfigNode* include = FindIn("deepspeed_config", "deepspeed_inclusion_filter");
     if (exclude != nullptr) {
-      TakeFrom(exclude->line, "exclude", exclude->text, "deepspeed_exclusion_filter");
+      TakeFrom(exclude->line, "exclude", PythonText(*exclude), "deepspeed_exclusion_filter");
     } else if (include != nullptr) {
-      TakeFrom(include->line, "include", include->text, "deepspeed_inclusion_filter");
+      TakeFrom(include->line, "include", PythonText(*include), "deepspeed_inclusion_filter");
     } else {
       Take("num_gpus", absl::StrCat(workers), "num_processes");
     }
   }
 
   absl::Status PlaceMachines() {
-    const PythonValue* ip = Find("main_process_ip");
+    const ConfigNode* ip = Find("main_process_ip");
     if (machines_ > 1 && ip == nullptr) {
       return Bad("num_machines", absl::StrCat(machines_), "needs main_process_ip too");
     }
     if (kind_ == "NO") {
-      PlaceOneProcess(ip == nullptr ? "127.0.0.1" : ip->text, port_);
+      PlaceOneProcess(TextOf("main_process_ip", "127.0.0.1"), port_);
       return absl::OkStatus();
     }
     if (processes_ != -1) {
@@ -250,7 +238,7 @@ class Reading {
     Take("nnodes", absl::StrCat(machines_), "num_machines");
     Take("node_rank", absl::StrCat(rank_), "machine_rank");
     Take("rdzv_backend", TextOf("rdzv_backend", "static"), "rdzv_backend");
-    Take("rdzv_endpoint", absl::StrCat(ip->text, ":", port), "main_process_ip");
+    Take("rdzv_endpoint", absl::StrCat(PythonText(*ip), ":", port), "main_process_ip");
     return absl::OkStatus();
   }
 
@@ -261,12 +249,12 @@ class Reading {
     if (processes_ < 2 && machines_ == 1) return;
     Set("MASTER_ADDR", ip);
     Set("MASTER_PORT", absl::StrCat(port == 0 ? kDefaultPort : port));
-    launch_.notes.push_back(absl::StrCat(
-        "without --multi_gpu (distributed_type NO) `accelerate launch` starts one process on a "
-        "machine, alone, though ",
-        machines_ > 1 ? "num_machines" : "num_processes", " is ",
-        machines_ > 1 ? machines_ : processes_,
-        "; with it (MULTI_GPU) they train together, also without GPUs"));
+    Note(file_.root.Find("distributed_type")->line,
+         absl::StrCat("without --multi_gpu (distributed_type NO) `accelerate launch` starts one "
+                      "process on a machine, alone, though ",
+                      machines_ > 1 ? "num_machines" : "num_processes", " is ",
+                      machines_ > 1 ? machines_ : processes_,
+                      "; with it (MULTI_GPU) they train together, also without GPUs"));
   }
 
   absl::Status SetPrecision() {
@@ -294,18 +282,20 @@ class Reading {
       const bool is_set = launch.otherwise != nullptr && absl::StartsWith(path, prefix);
       if (is_set) Set(launch.word, launch.otherwise);
     }
-    for (const auto& [key, value] : blocks_[name]) {
+    for (const auto& [key, node] : Block(name).members) {
       const ConfigKey* const row = FindKey(AccelerateKeys(), prefix, AccelerateKey(name, key));
-      if (row == nullptr) return Wrong(value.line, UnknownKey(AccelerateKeys(), prefix, key));
+      if (row == nullptr)
+        return file_.Refusal(node.line, UnknownKey(AccelerateKeys(), prefix, key));
       const LaunchUse& launch = row->launch;
-      const bool is_left_out = value.is_none() && launch.otherwise == nullptr;
+      const bool is_left_out = node.kind == Kind::kNull && launch.otherwise == nullptr;
       if (launch.use == Use::kIgnored) {
-        launch_.notes.push_back(absl::StrCat("line ", value.line, ": ", key, " in ", name,
-                                             " means nothing to accelerate: ", row->training.why));
+        Note(node.line,
+             absl::StrCat(key, " in ", name, " means nothing to accelerate: ", row->training.why));
       } else if (launch.use == Use::kRefused && !is_left_out) {
-        return Wrong(value.line, absl::StrCat(key, ": ", value.text, ": ", launch.word));
+        return file_.Refusal(node.line,
+                             absl::StrCat(key, ": ", PythonText(node), ": ", launch.word));
       } else if (launch.use == Use::kVariable && !is_left_out) {
-        Set(launch.word, Formed(value.text, launch.form));
+        Set(launch.word, Formed(PythonText(node), launch.form));
       }
     }
     return absl::OkStatus();
@@ -316,8 +306,8 @@ class Reading {
     MUSTER_RETURN_IF_ERROR(SetBlock("fsdp_config"));
     if (launch_.environment["FSDP_CPU_RAM_EFFICIENT_LOADING"] == "true" &&
         launch_.environment["FSDP_SYNC_MODULE_STATES"] == "false") {
-      return Wrong(LineOfBlock("fsdp_config"),
-                   "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states: true");
+      return file_.Refusal(Block("fsdp_config").line,
+                           "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states: true");
     }
     return absl::OkStatus();
   }
@@ -325,7 +315,7 @@ class Reading {
   absl::Status SetDeepSpeed() {
     MUSTER_RETURN_IF_ERROR(SetBlock("deepspeed_config"));
     std::vector<std::string> fields;
-    for (const auto& [key, value] : blocks_["deepspeed_config"]) fields.push_back(key);
+    for (const auto& [key, node] : Block("deepspeed_config").members) fields.push_back(key);
     if (Find("mixed_precision") != nullptr) fields.push_back("mixed_precision");
     Set("ACCELERATE_CONFIG_DS_FIELDS", absl::AsciiStrToLower(absl::StrJoin(fields, ",")));
     Set("ACCELERATE_USE_DEEPSPEED", "true");
@@ -343,10 +333,8 @@ class Reading {
     Set("KMP_BLOCKTIME", "1");
   }
 
-  PythonConfig config_;
+  ConfigFile file_;
   const AccelerateSurroundings& around_;
-  std::map<std::string, PythonValue> values_;
-  std::map<std::string, PythonBlock> blocks_;
   std::string kind_;
   int processes_ = -1;  // of all machines
   int machines_ = 1;
@@ -358,35 +346,31 @@ class Reading {
 }  // namespace
 
 // Source: accelerate 1.15, commands/config/config_args.py (process_config).
-absl::StatusOr<PythonConfig> ReadAccelerateFile(const std::string& text) {
-  MUSTER_ASSIGN_OR_RETURN(PythonConfig config, ReadPythonYaml(text));
-  const bool has_precision =
-      std::any_of(config.values.begin(), config.values.end(),
-                  [](const auto& entry) { return entry.first == "mixed_precision"; });
-  if (std::optional<PythonValue> fp16 = TakeOut(config, "fp16");
-      fp16 && fp16->is_true() && !has_precision) {
-    fp16->kind = PythonValue::Kind::kText;
-    fp16->text = "fp16";
-    config.values.emplace_back("mixed_precision", *std::move(fp16));
+absl::StatusOr<ConfigFile> ReadAccelerateFile(const std::string& text, std::string source) {
+  MUSTER_ASSIGN_OR_RETURN(ConfigFile file, ReadConfigFile(text, std::move(source)));
+  MUSTER_RETURN_IF_ERROR(CheckPlain(file, file.root, /*has_blocks=*/true));
+  const auto take_out = [&root = file.root](const std::string& key) -> std::optional<ConfigNode> {
+    const ConfigNode* const found = root.Find(key);
+    if (found == nullptr || found->kind == Kind::kMap) return std::nullopt;
+    ConfigNode node = *found;
+    root.Erase(key);
+    return node;
+  };
+  if (std::optional<ConfigNode> fp16 = take_out("fp16");
+      fp16 && fp16->IsTrue() && file.root.Find("mixed_precision") == nullptr) {
+    file.root.Put("mixed_precision", {Kind::kText, "fp16", fp16->line});
   }
-  if (std::optional<PythonValue> backend = TakeOut(config, "dynamo_backend")) {
-    TakeOut(config, "dynamo_config");
-    std::erase_if(config.blocks, [](const auto& block) { return block.first == "dynamo_config"; });
-    config.block_lines["dynamo_config"] = backend->line;
-    config.blocks.push_back({"dynamo_config", {{"dynamo_backend", *std::move(backend)}}});
+  if (const std::optional<ConfigNode> backend = take_out("dynamo_backend")) {
+    ConfigNode block{.line = backend->line};
+    block.Put("dynamo_backend", *backend);
+    file.root.Put("dynamo_config", std::move(block));
   }
-  return config;
+  return file;
 }
 
-absl::StatusOr<LaunchConfig> ReadAccelerateConfig(const std::string& text,
-                                                  const AccelerateSurroundings& around) {
-  MUSTER_ASSIGN_OR_RETURN(PythonConfig config, ReadAccelerateFile(text));
-  return ReadAccelerateConfig(std::move(config), around);
-}
-
-absl::StatusOr<LaunchConfig> ReadAccelerateConfig(PythonConfig config,
-                                                  const AccelerateSurroundings& around) {
-  return Reading(std::move(config), around).Run();
+absl::StatusOr<LaunchConfig> LaunchOfAccelerate(ConfigFile file,
+                                                const AccelerateSurroundings& around) {
+  return Reading(std::move(file), around).Run();
 }
 
 }  // namespace muster::launcher

@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "launcher/config/launch_config.h"
 #include "proto/base/environment.h"
-#include "proto/config/python_yaml.h"
 
 namespace muster::launcher {
 
@@ -29,21 +28,17 @@ struct AccelerateSurroundings {
   bool asks_for_cpu = false;  // by an option, which leaves `use_cpu` of the file as it is
 };
 
-// A file, YAML or JSON, with what older versions of Accelerate wrote otherwise (`fp16`,
-// `dynamo_backend`) as it is written today.
+// What is in a file, YAML or JSON, with what older versions of Accelerate wrote otherwise (`fp16`,
+// `dynamo_backend`) as it is written today. `source` names it: "--config_file=a.yaml".
 //
-// Errors: those of ReadPythonYaml.
-absl::StatusOr<PythonConfig> ReadAccelerateFile(const std::string& text);
+// Errors: those of ReadYamlTree, behind `source`; values in values of blocks.
+absl::StatusOr<ConfigFile> ReadAccelerateFile(const std::string& text, std::string source);
 
-// `text` is a file's.
+// What such a file says to `muster run`. What was put into it after it was read has no line.
 //
-// Errors: kInvalidArgument naming the line, the key, its value and what was expected; for an
-// unknown key the nearest one. What was put into a file that has been read has no line.
-absl::StatusOr<LaunchConfig> ReadAccelerateConfig(const std::string& text,
-                                                  const AccelerateSurroundings& around);
-
-// The same of what ReadAccelerateFile gave. Notes that begin with a line are of the file.
-absl::StatusOr<LaunchConfig> ReadAccelerateConfig(PythonConfig config,
-                                                  const AccelerateSurroundings& around);
+// Errors: kInvalidArgument naming the file, the line, the key, its value and what was expected; for
+// an unknown key the nearest one.
+absl::StatusOr<LaunchConfig> LaunchOfAccelerate(ConfigFile file,
+                                                const AccelerateSurroundings& around);
 
 }  // namespace muster::launcher

@@ -20,33 +20,52 @@ namespace {
 constexpr char kSection[] = "train";
 constexpr size_t kNamedKeys = 3;
 
-absl::Status Wrong(int line, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", why));
+absl::Status Bad(const ConfigFile& file, absl::string_view path, const ConfigNode& node,
+                 absl::string_view why) {
+  return file.Refusal(node.line, absl::StrCat(path, ": ", PythonText(node), ": ", why));
 }
 
-absl::Status Bad(absl::string_view key, const PythonValue& value, absl::string_view why) {
-  return Wrong(value.line, absl::StrCat(kSection, ".", key, ": ", value.text, ": ", why));
-}
-
-absl::Status CheckSections(const PythonSection& section) {
-  if (!section.is_there) {
-    return absl::InvalidArgumentError(absl::StrCat("the section ", kSection, " is missing"));
+// Adds what is below `map`, blocks within blocks too, by its path.
+void Flatten(const std::string& path, const ConfigNode& map,
+             std::vector<std::pair<std::string, const ConfigNode*>>& out) {
+  for (const auto& [key, node] : map.members) {
+    const std::string its_path = absl::StrCat(path, ".", key);
+    if (node.kind == ConfigNode::Kind::kMap) {
+      Flatten(its_path, node, out);
+    } else {
+      out.emplace_back(its_path, &node);
+    }
   }
-  for (const auto& [name, line] : section.others) {
+}
+
+// The section's values.
+absl::StatusOr<std::vector<std::pair<std::string, const ConfigNode*>>> ValuesOf(
+    const ConfigFile& file) {
+  std::vector<std::pair<std::string, const ConfigNode*>> values;
+  const ConfigNode* const section = file.root.Find(kSection);
+  if (section == nullptr) {
+    return absl::InvalidArgumentError(
+        file.OfAll(absl::StrCat("the section ", kSection, " is missing")));
+  }
+  for (const auto& [name, node] : file.root.members) {
     if (FindKey(InstructLabKeys(), "", name) != nullptr) continue;
-    return Wrong(line, UnknownKey(InstructLabKeys(), "", name));
+    return file.Refusal(node.line, UnknownKey(InstructLabKeys(), "", name));
   }
-  return absl::OkStatus();
+  if (section->kind == ConfigNode::Kind::kMap) {
+    Flatten(kSection, *section, values);
+  } else if (section->kind != ConfigNode::Kind::kNull) {
+    return Bad(file, kSection, *section, "expected a map of keys and values");
+  }
+  for (const auto& [path, node] : values) {
+    if (!IsPlain(*node)) return file.Refusal(node->line, absl::StrCat(path, ": ", kExpectedPlain));
+  }
+  return values;
 }
 
 // A number of workers, or torchrun's words for one.
-absl::Status CheckWorkers(const std::string& key, const PythonValue& value) {
+bool IsNumberOfWorkers(const std::string& text) {
   int number = 0;
-  const bool is_number = absl::SimpleAtoi(value.text, &number);
-  if (is_number ? number >= 1 : value.text == "gpu" || value.text == "auto") {
-    return absl::OkStatus();
-  }
-  return Bad(key, value, "expected a number of GPUs of 1 or more, or gpu");
+  return absl::SimpleAtoi(text, &number) ? number >= 1 : text == "gpu" || text == "auto";
 }
 
 std::string NoteOnTheRest(const std::vector<std::string>& keys) {
@@ -59,42 +78,51 @@ std::string NoteOnTheRest(const std::vector<std::string>& keys) {
 
 }  // namespace
 
-absl::StatusOr<LaunchConfig> ReadInstructLabConfig(const std::string& text) {
-  MUSTER_ASSIGN_OR_RETURN(const PythonSection section, ReadPythonYamlSection(text, kSection));
-  MUSTER_RETURN_IF_ERROR(CheckSections(section));
-  LaunchConfig config{.notes = section.notes};
+absl::StatusOr<LaunchConfig> LaunchOfInstructLab(const std::string& text, std::string source) {
+  MUSTER_ASSIGN_OR_RETURN(const ConfigFile file, ReadConfigFile(text, std::move(source), kSection));
+  MUSTER_ASSIGN_OR_RETURN(const auto values, ValuesOf(file));
+  LaunchConfig config{.notes = file.notes};
   std::map<std::string, std::string> sources;  // by option
   std::vector<std::string> rest;
-  PythonValue distributed{PythonValue::Kind::kBool, "True"};
-  for (const auto& [key, value] : section.values) {
-    const std::string path = absl::StrCat(kSection, ".", key);
+  const ConfigNode* one_process = nullptr;  // where it says that it's not distributed
+  for (const auto& [path, node] : values) {
+    const std::string key = path.substr(sizeof(kSection));
     const std::string prefix = path.substr(0, path.rfind('.') + 1);
     const std::string name = path.substr(prefix.size());
     const ConfigKey* const row = FindKey(InstructLabKeys(), prefix, name);
-    if (row == nullptr) return Wrong(value.line, UnknownKey(InstructLabKeys(), prefix, name));
+    if (row == nullptr) {
+      return file.Refusal(node->line, UnknownKey(InstructLabKeys(), prefix, name));
+    }
+    const bool is_null = node->kind == ConfigNode::Kind::kNull;
     if (key == "distributed") {
-      if (value.kind != PythonValue::Kind::kBool) return Bad(key, value, "expected true or false");
-      distributed = value;
+      if (node->kind != ConfigNode::Kind::kBool) {
+        return Bad(file, path, *node, "expected true or false");
+      }
+      if (!node->IsTrue()) one_process = node;
     } else if (row->launch.use != LaunchUse::Use::kOption) {
-      if (row->training.use == TrainingUse::Use::kSection && !value.is_none()) {
-        return Bad(key, value, "expected a map of keys and values");
+      if (row->training.use == TrainingUse::Use::kSection && !is_null) {
+        return Bad(file, path, *node, "expected a map of keys and values");
       }
       rest.push_back(key);
-    } else if (!value.is_none()) {
+    } else if (!is_null) {
       const std::string option = row->launch.word;
       if (!sources.emplace(option, key).second) {
-        return Bad(key, value, absl::StrCat("says the same as ", sources[option]));
+        return Bad(file, path, *node, absl::StrCat("says the same as ", sources[option]));
       }
-      if (option == "nproc_per_node") MUSTER_RETURN_IF_ERROR(CheckWorkers(key, value));
-      config.options.push_back({option, value.text, path});
+      const std::string value = PythonText(*node);
+      if (option == "nproc_per_node" && !IsNumberOfWorkers(value)) {
+        return Bad(file, path, *node, "expected a number of GPUs of 1 or more, or gpu");
+      }
+      config.options.push_back({option, value, file.At(node->line, path), /*is_of_file=*/true});
     }
   }
   for (const TakenOption& taken : config.options) {
-    if (distributed.is_true() || taken.option != "nproc_per_node" || taken.value == "1") continue;
-    return Bad("distributed", distributed,
-               absl::StrCat("one process, but ", taken.source, " is ", taken.value));
+    if (one_process == nullptr || taken.option != "nproc_per_node" || taken.value == "1") continue;
+    return Bad(file, "train.distributed", *one_process,
+               absl::StrCat("one process, but ", kSection, ".", sources[taken.option], " is ",
+                            taken.value));
   }
-  if (!rest.empty()) config.notes.push_back(NoteOnTheRest(rest));
+  if (!rest.empty()) config.notes.push_back(file.OfAll(NoteOnTheRest(rest)));
   return config;
 }
 

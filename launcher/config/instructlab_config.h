@@ -15,10 +15,11 @@
 
 namespace muster::launcher {
 
-// `text` is the file's. A note names the keys that are left to the program.
+// `text` is the file's that `source` names: "--ilab=i.yaml". A note names the keys that are left to
+// the program.
 //
-// Errors: kInvalidArgument naming the key, its value and what was expected; for an unknown key the
-// nearest one.
-absl::StatusOr<LaunchConfig> ReadInstructLabConfig(const std::string& text);
+// Errors: kInvalidArgument naming the file, the line, the key, its value and what was expected; for
+// an unknown key the nearest one.
+absl::StatusOr<LaunchConfig> LaunchOfInstructLab(const std::string& text, std::string source);
 
 }  // namespace muster::launcher

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "agent/machine/gpu_inventory.h"
 #include "agent/machine/kernel_log.h"
 #include "agent/machine/nvml.h"
 #include "agent/network/local_interfaces.h"
@@ -115,19 +116,6 @@ GpuHealth LookAtGpu(const Nvml& nvml, NvmlDevice device) {
   return gpu;
 }
 
-int CountGpuFiles() {
-  int count = 0;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry("/dev", error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    absl::string_view number = name;
-    count += absl::ConsumePrefix(&number, "nvidia") && !number.empty() &&
-             std::all_of(number.begin(), number.end(), absl::ascii_isdigit);
-  }
-  return count;
-}
-
 void LookAtMemory(NodeHealth& node) {
   struct sysinfo info {};
   if (::sysinfo(&info) == 0) node.memory.memory_bytes = uint64_t{info.totalram} * info.mem_unit;
@@ -226,7 +214,7 @@ std::optional<bool> ClockIsSynchronised() {
 
 GpusHealth LookAtGpus() {
   GpusHealth gpus;
-  gpus.num_gpu_files = CountGpuFiles();
+  gpus.num_gpu_files = static_cast<int>(agent::CountGpuFiles());
   const Nvml nvml;
   if (nvml.is_open()) {
     char text[96] = {};

@@ -172,41 +172,35 @@ class Assembly {
   const std::string fresh_run_id_;
 };
 
-// The file of an option, as `read` understands it.
-template <typename Read>
-absl::StatusOr<LaunchConfig> ReadConfigFile(const Given& given, const MachineView& machine,
-                                            Read read) {
-  const absl::StatusOr<std::string> text = machine.read(given.text());
-  absl::StatusOr<LaunchConfig> config =
-      text.ok() ? read(*text) : absl::StatusOr<LaunchConfig>(text.status());
-  if (!config.ok()) return command_line::At(given.source, given.text(), config.status());
-  return config;
+absl::StatusOr<std::string> TextOfFile(const Given& given, const MachineView& machine) {
+  absl::StatusOr<std::string> text = machine.read(given.text());
+  if (!text.ok()) return command_line::At(given.source, given.text(), text.status());
+  return text;
 }
 
 // What was given wins, as it does for accelerate.
-void TakeFromConfig(const LaunchConfig& config, const std::string& origin, CommandLine& line) {
+void TakeFromConfig(const LaunchConfig& config, CommandLine& line) {
   for (const TakenOption& taken : config.options) {
     if (line.Find(taken.option) != nullptr) continue;
-    line.values[taken.option] =
-        Given{.texts = {taken.value}, .source = absl::StrCat(origin, taken.source)};
+    line.values[taken.option] = Given{.texts = {taken.value}, .source = taken.source};
   }
 }
 
 absl::StatusOr<LaunchConfig> TakeAccelerateFile(const Given& given, const MachineView& machine,
                                                 const EnvironmentMap& environment,
                                                 CommandLine& line) {
-  const std::string path = given.text();
-  MUSTER_ASSIGN_OR_RETURN(LaunchConfig config,
-                          ReadConfigFile(given, machine, [&](const std::string& text) {
-                            return ReadAccelerateConfig(text, {.inherited = environment,
-                                                               .directory = machine.directory,
-                                                               .num_cores = machine.count_cores()});
-                          }));
-  for (std::string& note : config.notes) note = absl::StrCat("--config_file=", path, ": ", note);
-  TakeFromConfig(config, path + ", ", line);
+  const std::string source = command_line::InWords(given.source, given.text());
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, TextOfFile(given, machine));
+  MUSTER_ASSIGN_OR_RETURN(ConfigFile file, ReadAccelerateFile(text, source));
+  MUSTER_ASSIGN_OR_RETURN(
+      LaunchConfig config,
+      LaunchOfAccelerate(std::move(file), {.inherited = environment,
+                                           .directory = machine.directory,
+                                           .num_cores = machine.count_cores()}));
+  TakeFromConfig(config, line);
   if (line.Find("nproc_per_node") != nullptr || line.Find("hostfile") != nullptr) return config;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--config_file=", path, ": num_processes is missing: give it there, or --nproc_per_node"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(source, ": num_processes is missing: give it there, or --nproc_per_node"));
 }
 
 absl::StatusOr<LaunchConfig> TakeInstructLabFile(const Given& given, const MachineView& machine,
@@ -216,8 +210,9 @@ absl::StatusOr<LaunchConfig> TakeInstructLabFile(const Given& given, const Machi
     return command_line::At(given.source, path,
                             absl::InvalidArgumentError("cannot be given beside --config_file"));
   }
+  MUSTER_ASSIGN_OR_RETURN(const std::string text, TextOfFile(given, machine));
   MUSTER_ASSIGN_OR_RETURN(LaunchConfig config,
-                          ReadConfigFile(given, machine, ReadInstructLabConfig));
+                          LaunchOfInstructLab(text, command_line::InWords(given.source, path)));
   if (line.script.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--ilab=", path,
@@ -226,8 +221,7 @@ absl::StatusOr<LaunchConfig> TakeInstructLabFile(const Given& given, const Machi
         "run --ilab=",
         path, " SCRIPT [arguments of the script]"));
   }
-  for (std::string& note : config.notes) note = absl::StrCat("--ilab=", path, ": ", note);
-  TakeFromConfig(config, path + ", ", line);
+  TakeFromConfig(config, line);
   return config;
 }
 
@@ -240,7 +234,7 @@ absl::StatusOr<LaunchConfig> TakeFromOtherLaunchers(const EnvironmentMap& enviro
   MUSTER_ASSIGN_OR_RETURN(
       const LaunchConfig one_host,
       PlanOneHost(line, {.count = machine.count_gpus, .visible = machine.visible_gpus}, variables));
-  TakeFromConfig(one_host, "", line);
+  TakeFromConfig(one_host, line);
   LaunchConfig config;
   if (const Given* file = line.Find("ilab")) {
     MUSTER_ASSIGN_OR_RETURN(config, TakeInstructLabFile(*file, machine, line));

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "launcher/hosts/host_plan.h"
 #include "launcher/line/placement.h"
 #include "launcher/schedulers/scheduler.h"
+#include "proto/base/endpoint.h"
 #include "proto/base/environment.h"
 #include "proto/spec/job_spec.h"
 
@@ -27,10 +29,11 @@ struct PrintAndExit {
   std::string text;
 };
 
-// How our own lines are written.
+// How our own lines are written, and where figures are told.
 struct OutputFlags {
   std::string log_format = "text";  // or json
   std::string log_level = "info";   // debug, info, warning, error
+  std::optional<Endpoint> metrics;  // none: nowhere
 };
 
 struct RunFlags {

@@ -82,11 +82,6 @@ Read ReadNetworkUse(NetworkUse& to) {
 // flags.cc asks whether a flag is on.
 absl::Status Noted(const std::string&) { return absl::OkStatus(); }
 
-// metrics_option.cc asks what it is.
-absl::Status CheckListenAddress(const std::string& text) {
-  return command_line::ParseListenAddress(text).status();
-}
-
 // flags.cc asks whether it is none.
 absl::Status ReadSchedulerChoice(const std::string& text) {
   return ParseChoice<bool>(text, {{"auto", true}, {"none", false}}).status();
@@ -434,7 +429,7 @@ std::vector<Option> OwnOutputOptions(OutputFlags& output) {
        .value_name = "[ADDRESS:]PORT",
        .help = "serve figures of this node and its ranks to Prometheus, at /metrics of that "
                "port; only on this machine unless an address is given [none]",
-       .read = CheckListenAddress},
+       .read = Into(command_line::ParseListenAddress, output.metrics)},
       {.name = "log_format",
        .value_name = "text|json",
        .help = "format of Muster's own lines" + Default(output.log_format),

@@ -29,16 +29,6 @@ constexpr const char* kAlikeVariables[] = {"PYTHONHASHSEED",
                                            "NCCL_CROSS_NIC",
                                            "TORCH_NCCL_ASYNC_ERROR_HANDLING"};
 
-std::vector<std::string> NamesIn(const std::filesystem::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
-  }
-  return names;
-}
-
 // The names in the package folders of an interpreter, without asking it: links stay unresolved,
 // since that of a virtual environment says which one it is.
 std::vector<std::string> PackageNames(const std::string& python) {

@@ -7,7 +7,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "asio/dispatch.hpp"
-#include "launcher/line/metrics_option.h"
 #include "launcher/node/host_listening.h"
 #include "launcher/node/log_setup.h"
 #include "launcher/schedulers/step_daemon.h"
@@ -78,7 +77,7 @@ void NodeRun::RouteLogBetweenWorkersLines() {
 
 // A job does not fail for want of a port; without the secret it would tell strangers.
 absl::Status NodeRun::ServeMetrics() {
-  const std::optional<Endpoint> at = MetricsAddress(invocation_.args, invocation_.environment);
+  const std::optional<Endpoint>& at = flags_.output.metrics;
   if (!at) return absl::OkStatus();
   std::string token;
   if (setup_.agent.spec.authentication) {

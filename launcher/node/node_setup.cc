@@ -1,6 +1,5 @@
 #include "launcher/node/node_setup.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/stat.h>
@@ -11,7 +10,6 @@
 #include <climits>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <set>
 #include <utility>
@@ -38,6 +36,7 @@
 #include "proto/command_line/values.h"
 #include "proto/io/host_name.h"
 #include "proto/io/log.h"
+#include "proto/io/read_file.h"
 #include "proto/io/unique_fd.h"
 
 namespace muster::launcher {
@@ -70,21 +69,7 @@ FileKind KindOf(const std::string& path) {
   return access(path.c_str(), X_OK) == 0 ? FileKind::kExecutable : FileKind::kFile;
 }
 
-std::string HeadOf(const std::string& path) {
-  std::string head(512, '\0');
-  std::ifstream file(path, std::ios::binary);
-  file.read(head.data(), static_cast<std::streamsize>(head.size()));
-  head.resize(static_cast<size_t>(file.gcount()));
-  return head;
-}
-
-std::vector<std::string> ListDirectory(const std::string& path) {
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(path.c_str()), &closedir);
-  if (directory == nullptr) return names;
-  while (const dirent* entry = readdir(directory.get())) names.emplace_back(entry->d_name);
-  return names;
-}
+std::string HeadOf(const std::string& path) { return TextOf(path, 512); }
 
 // Those of the machine, whatever this process may use of it.
 //
@@ -92,7 +77,7 @@ std::vector<std::string> ListDirectory(const std::string& path) {
 int CountCores() {
   constexpr char kCpus[] = "/sys/devices/system/cpu/";
   std::set<std::string> cores;  // each as the list of its hardware threads
-  for (const std::string& name : ListDirectory(kCpus)) {
+  for (const std::string& name : NamesIn(kCpus)) {
     const bool is_cpu =
         absl::StartsWith(name, "cpu") && name.size() > 3 && absl::ascii_isdigit(name[3]);
     if (is_cpu) cores.insert(HeadOf(absl::StrCat(kCpus, name, "/topology/core_cpus_list")));
@@ -104,7 +89,7 @@ int CountCores() {
 absl::StatusOr<WorkerProgram> FindWorkerProgram(const JobSpec& spec, const Invocation& invocation) {
   return ResolveWorkerCommand(spec.program, {.kind_of = KindOf,
                                              .head_of = HeadOf,
-                                             .list_directory = ListDirectory,
+                                             .list_directory = NamesIn,
                                              .current_directory = CurrentDirectory(),
                                              .invoked_as = invocation.invoked_as,
                                              .binary_directory = invocation.binary_directory,
@@ -344,21 +329,11 @@ absl::Status MakeDirectories(const JobSpec& spec, const EnvironmentMap& environm
 }  // namespace
 
 absl::StatusOr<std::string> ReadBoundedFile(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
-  if (!fd) return absl::InvalidArgumentError(std::strerror(errno));
-  std::string text;
-  char buffer[65536];
-  while (true) {
-    const ssize_t got = ::read(fd.get(), buffer, sizeof(buffer));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return absl::InvalidArgumentError(std::strerror(errno));
-    if (got == 0) return text;
-    text.append(buffer, static_cast<size_t>(got));
-    if (text.size() > kMaxReadFileBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("it is longer than ", kMaxReadFileBytes >> 20, " MiB"));
-    }
-  }
+  absl::StatusOr<std::string> text = ReadFile(path, kMaxReadFileBytes + 1);
+  if (!text.ok()) return absl::InvalidArgumentError(text.status().message());
+  if (text->size() <= kMaxReadFileBytes) return text;
+  return absl::InvalidArgumentError(
+      absl::StrCat("it is longer than ", kMaxReadFileBytes >> 20, " MiB"));
 }
 
 absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& placement,
@@ -392,14 +367,7 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
 Surroundings SurroundingsOf(const Invocation& invocation) {
   return {.environment = invocation.environment,
           .host_name = HostName(),
-          .read_file =
-              [](const std::string& path) {
-                std::ifstream file(path, std::ios::binary);
-                std::string text(kMaxHostFileBytes, '\0');
-                file.read(text.data(), static_cast<std::streamsize>(text.size()));
-                text.resize(static_cast<size_t>(file.gcount()));
-                return text;
-              },
+          .read_file = [](const std::string& path) { return TextOf(path, kMaxHostFileBytes); },
           .is_step_alive = IsStepAlive};
 }
 

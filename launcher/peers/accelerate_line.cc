@@ -156,25 +156,9 @@ std::string DefaultFile(const EnvironmentMap& environment) {
   return home + "/accelerate/default_config.yaml";
 }
 
-void Put(PythonBlock& block, const std::string& key, PythonValue value) {
-  for (auto& [known, old] : block) {
-    if (known == key) {
-      old = std::move(value);
-      return;
-    }
-  }
-  block.emplace_back(key, std::move(value));
-}
-
-PythonBlock& BlockOf(PythonConfig& config, const std::string& name) {
-  for (auto& [known, block] : config.blocks) {
-    if (known == name) return block;
-  }
-  return config.blocks.emplace_back(name, PythonBlock{}).second;
-}
-
-PythonValue Text(std::string text) { return {PythonValue::Kind::kText, std::move(text)}; }
-PythonValue True() { return {PythonValue::Kind::kBool, "True"}; }
+// Values that are of no file.
+ConfigNode Text(std::string text) { return {ConfigNode::Kind::kText, std::move(text)}; }
+ConfigNode True() { return {ConfigNode::Kind::kBool, "true"}; }
 
 class AccelerateReading {
  public:
@@ -189,14 +173,18 @@ class AccelerateReading {
     MUSTER_RETURN_IF_ERROR(ChooseKind());
     const std::string fields = FieldsOfDeepSpeed();
     const bool is_alone = IsOneProcess();
-    MUSTER_ASSIGN_OR_RETURN(LaunchConfig launch, ReadConfig());
+    MUSTER_ASSIGN_OR_RETURN(
+        LaunchConfig launch,
+        LaunchOfAccelerate(std::move(file_), {.inherited = environment_,
+                                              .directory = machine_.directory,
+                                              .num_cores = machine_.count_cores(),
+                                              .asks_for_cpu = line_.IsOn("cpu")}));
     const auto takes = [&](const std::string& option) {
       return std::any_of(launch.options.begin(), launch.options.end(),
                          [&](const TakenOption& taken) { return taken.option == option; });
     };
     const bool has_hosts = takes("hostfile");
-    PeerLine out{.environment = std::move(launch.environment)};
-    AddNotes(launch.notes, has_hosts, out);
+    PeerLine out{.environment = std::move(launch.environment), .notes = std::move(launch.notes)};
     if (auto found = out.environment.find("ACCELERATE_CONFIG_DS_FIELDS");
         found != out.environment.end()) {
       found->second = fields;
@@ -241,33 +229,17 @@ class AccelerateReading {
     const std::string path = given != nullptr ? given->text() : DefaultFile(environment_);
     const absl::StatusOr<std::string> text = machine_.read(path);
     if (given == nullptr && (!text.ok() || line_.IsOn("cpu"))) return absl::OkStatus();
-    absl::StatusOr<PythonConfig> config =
-        text.ok() ? ReadAccelerateFile(*text) : absl::StatusOr<PythonConfig>(text.status());
-    file_ = given != nullptr ? "--config_file" : "Accelerate's default file";
-    path_ = path;
-    if (!config.ok()) return command_line::At(file_, path_, config.status());
-    config_ = *std::move(config);
+    const std::string name = given != nullptr ? "--config_file" : "Accelerate's default file";
+    if (!text.ok()) return command_line::At(name, path, text.status());
+    MUSTER_ASSIGN_OR_RETURN(file_, ReadAccelerateFile(*text, command_line::InWords(name, path)));
     has_file_ = true;
-    for (const auto& [name, block] : config_.blocks) {
-      if (name != "deepspeed_config") continue;
-      for (const auto& [key, value] : block) file_fields_.push_back(key);
+    if (const ConfigNode* const block = file_.root.Find("deepspeed_config")) {
+      for (const auto& [key, value] : block->members) file_fields_.push_back(key);
     }
-    for (const auto& [key, value] : config_.values) {
-      if (key == "mixed_precision" && !value.is_none() &&
-          line_.Find("mixed_precision") == nullptr) {
-        file_fields_.push_back(key);
-      }
+    if (file_.Find("mixed_precision") != nullptr && line_.Find("mixed_precision") == nullptr) {
+      file_fields_.push_back("mixed_precision");
     }
     return absl::OkStatus();
-  }
-
-  // Whether a text begins with a line.
-  static bool IsOfTheFile(const std::string& text) { return absl::StartsWith(text, "line "); }
-
-  // Whether a message is about a value that an option has put where the file may have another.
-  bool IsOfAnOption(const absl::Status& status) const {
-    const std::string message(status.message());
-    return !has_file_ || line_.Find(message.substr(0, message.find(':'))) != nullptr;
   }
 
   // Accelerate tells its program which fields of DeepSpeed's are the file's.
@@ -275,34 +247,12 @@ class AccelerateReading {
     return absl::AsciiStrToLower(absl::StrJoin(file_fields_, ","));
   }
 
-  absl::StatusOr<LaunchConfig> ReadConfig() {
-    absl::StatusOr<LaunchConfig> read =
-        ReadAccelerateConfig(std::move(config_), {.inherited = environment_,
-                                                  .directory = machine_.directory,
-                                                  .num_cores = machine_.count_cores(),
-                                                  .asks_for_cpu = line_.IsOn("cpu")});
-    if (read.ok() || IsOfAnOption(read.status())) return read;
-    return command_line::At(file_, path_, read.status());
-  }
-
-  // Notes on options speak of this machine's part, which is none where there are hosts.
-  void AddNotes(const std::vector<std::string>& notes, bool has_hosts, PeerLine& out) const {
-    for (const std::string& note : notes) {
-      if (IsOfTheFile(note)) {
-        out.notes.push_back(absl::StrCat(file_, "=", path_, ": ", note));
-      } else if (!has_hosts) {
-        out.notes.push_back(note);
-      }
-    }
-  }
-
   void AddOptions(const std::vector<TakenOption>& options, PeerLine& out) const {
     for (const TakenOption& taken : options) {
       out.args.push_back(taken.option == "no_local_rank"
                              ? "--no_local_rank"
                              : absl::StrCat("--", taken.option, "=", taken.value));
-      if (!IsOfTheFile(taken.source)) continue;
-      out.sources[taken.option] = absl::StrCat(file_, "=", path_, ": ", taken.source);
+      if (taken.is_of_file) out.sources[taken.option] = taken.source;
     }
   }
 
@@ -314,9 +264,9 @@ class AccelerateReading {
     for (const LaunchOption& row : kLaunchOptions) {
       const Given* given = line_.Find(row.name);
       if (given == nullptr) continue;
-      PythonValue value = row.takes_value ? Text(given->text()) : True();
+      ConfigNode value = row.takes_value ? Text(given->text()) : True();
       if (row.to == To::kTop) {
-        Put(config_.values, row.name, std::move(value));
+        file_.root.Put(row.name, std::move(value));
       } else if (const auto block = kBlocks.find(row.to); block != kBlocks.end()) {
         PutIntoBlock(block->second, row, std::move(value));
       }
@@ -324,37 +274,34 @@ class AccelerateReading {
   }
 
   // A file may leave the block's name out of its keys.
-  void PutIntoBlock(const std::string& name, const LaunchOption& row, PythonValue value) {
-    PythonBlock& block = BlockOf(config_, name);
+  void PutIntoBlock(const std::string& name, const LaunchOption& row, ConfigNode value) {
+    const ConfigNode* const found = file_.root.Find(name);
+    ConfigNode block =
+        found == nullptr || found->kind != ConfigNode::Kind::kMap ? ConfigNode{} : *found;
     const std::string full = row.name;
-    const size_t prefix = full.find('_') + 1;
-    const auto is_short = [&](const auto& entry) {
-      return row.to != To::kDeepSpeed && entry.first == full.substr(prefix);
-    };
-    block.erase(std::remove_if(block.begin(), block.end(), is_short), block.end());
-    Put(block, full, std::move(value));
+    if (row.to != To::kDeepSpeed) block.Erase(full.substr(full.find('_') + 1));
+    block.Put(full, std::move(value));
+    file_.root.Put(name, std::move(block));
   }
 
-  const PythonValue* Find(const std::string& key) const {
-    for (const auto& [known, value] : config_.values) {
-      if (known == key && !value.is_none()) return &value;
-    }
-    return nullptr;
+  bool Says(const std::string& key, absl::string_view text) const {
+    const ConfigNode* const node = file_.Find(key);
+    return node != nullptr && PythonText(*node) == text;
   }
 
   absl::Status ChooseKind() {
-    if (!has_file_ && Find("num_processes") == nullptr) {
+    if (!has_file_ && file_.Find("num_processes") == nullptr) {
       const int num_gpus = machine_.count_gpus();
       if (num_gpus == 0 && line_.IsOn("multi_gpu")) {
         return absl::InvalidArgumentError(
             "--multi_gpu: no GPU was found: give --num_processes=N for N workers");
       }
-      Put(config_.values, "num_processes", Text(absl::StrCat(num_gpus)));
+      file_.root.Put("num_processes", Text(absl::StrCat(num_gpus)));
     }
     std::string kind;
     if (line_.IsOn("cpu")) {
       kind = "NO";
-      if (!has_file_) Put(config_.values, "use_cpu", True());
+      if (!has_file_) file_.root.Put("use_cpu", True());
     } else if (line_.IsOn("multi_gpu")) {
       kind = "MULTI_GPU";
     } else if (line_.IsOn("use_deepspeed")) {
@@ -362,36 +309,32 @@ class AccelerateReading {
     } else if (line_.IsOn("use_fsdp")) {
       kind = "FSDP";
     } else if (!has_file_) {
-      const bool are_several = Find("num_processes")->text != "1" && machine_.count_gpus() > 1;
+      const bool are_several = !Says("num_processes", "1") && machine_.count_gpus() > 1;
       kind = are_several ? "MULTI_GPU" : "NO";
     }
-    if (kind == "MULTI_GPU" && Find("num_processes") != nullptr &&
-        Find("num_processes")->text == "1" && line_.Find("num_processes") != nullptr) {
+    if (kind == "MULTI_GPU" && Says("num_processes", "1") &&
+        line_.Find("num_processes") != nullptr) {
       return absl::InvalidArgumentError(
           "--multi_gpu needs 2 processes or more: give --num_processes=N, or leave it out");
     }
-    if (!kind.empty()) Put(config_.values, "distributed_type", Text(kind));
-    const bool are_none = !has_file_ && Find("num_processes")->text == "0";
-    if (are_none && kind != "NO") Put(config_.values, "num_processes", Text("1"));
+    if (!kind.empty()) file_.root.Put("distributed_type", Text(kind));
+    const bool are_none = !has_file_ && Says("num_processes", "0");
+    if (are_none && kind != "NO") file_.root.Put("num_processes", Text("1"));
     return absl::OkStatus();
   }
 
-  bool IsKind(const std::string& kind) const {
-    const PythonValue* value = Find("distributed_type");
-    return value != nullptr && value->text == kind;
-  }
-
   // Started by Accelerate itself, or by its mpirun. An unquoted `no` is False in YAML.
-  bool IsOneProcess() const { return IsKind("NO") || IsKind("False") || IsKind("MULTI_CPU"); }
+  bool IsOneProcess() const {
+    const std::string key = "distributed_type";
+    return Says(key, "NO") || Says(key, "False") || Says(key, "MULTI_CPU");
+  }
 
   const CommandLine& line_;
   const EnvironmentMap& environment_;
   const MachineView& machine_;
-  PythonConfig config_;
+  ConfigFile file_;  // with what options put into it
   std::vector<std::string> file_fields_;
   bool has_file_ = false;
-  std::string file_;  // what named it, for messages
-  std::string path_;
 };
 
 }  // namespace

@@ -28,11 +28,12 @@ struct Surroundings {
   std::function<std::optional<bool>(int64_t job, int64_t step)> is_step_alive = {};
 };
 
-// One option of `muster run` as the scheduler would give it.
+// One option of `muster run` as the scheduler, or another launcher's file, would give it.
 struct TakenOption {
-  std::string option;  // "nnodes"
-  std::string value;   // as on a command line
-  std::string source;  // "SLURM_STEP_NUM_NODES"
+  std::string option;       // "nnodes"
+  std::string value;        // as on a command line
+  std::string source;       // "SLURM_STEP_NUM_NODES", "--config_file=a.yaml: line 3: num_machines"
+  bool is_of_file = false;  // a line of a file says it
   friend bool operator==(const TakenOption&, const TakenOption&) = default;
 };
 

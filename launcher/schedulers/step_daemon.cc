@@ -1,16 +1,16 @@
 #include "launcher/schedulers/step_daemon.h"
 
-#include <dirent.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <fstream>
-#include <memory>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "proto/io/read_file.h"
 
 namespace muster::launcher {
 namespace {
@@ -19,9 +19,10 @@ constexpr int kMaxAncestors = 64;
 
 // A line "Name:\tvalue" of /proc/PID/status; empty if there is none.
 std::string FieldOf(pid_t pid, const std::string& name) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
-  for (std::string line; std::getline(file, line);) {
-    if (absl::StartsWith(line, name + ":\t")) return line.substr(name.size() + 2);
+  const std::string beginning = absl::StrCat(name, ":\t");
+  const std::string status = TextOf(absl::StrCat("/proc/", pid, "/status"));
+  for (absl::string_view line : absl::StrSplit(status, '\n')) {
+    if (absl::ConsumePrefix(&line, beginning)) return std::string(line);
   }
   return "";
 }
@@ -36,12 +37,7 @@ bool SeesAllProcesses() {
          absl::string_view(space) == kAllProcesses && !FieldOf(1, "Name").empty();
 }
 
-std::string TitleOf(const std::string& pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/cmdline"), std::ios::binary);
-  std::string title;
-  std::getline(file, title, '\0');
-  return title;
-}
+std::string TitleOf(pid_t pid) { return TextOf(absl::StrCat("/proc/", pid, "/cmdline")).c_str(); }
 
 }  // namespace
 
@@ -54,12 +50,11 @@ bool MayBeDaemonOf(int64_t job, int64_t step, const std::string& title) {
 
 std::optional<bool> IsStepAlive(int64_t job, int64_t step) {
   if (OpenStepDaemon()) return true;
-  const std::unique_ptr<DIR, int (*)(DIR*)> processes(opendir("/proc"), &closedir);
-  if (processes == nullptr || !SeesAllProcesses()) return std::nullopt;
-  while (const dirent* entry = readdir(processes.get())) {
+  if (!SeesAllProcesses()) return std::nullopt;
+  for (const std::string& name : NamesIn("/proc")) {
     pid_t pid = 0;
-    if (!absl::SimpleAtoi(entry->d_name, &pid) || FieldOf(pid, "Name") != "slurmstepd") continue;
-    if (MayBeDaemonOf(job, step, TitleOf(entry->d_name))) return true;
+    if (!absl::SimpleAtoi(name, &pid) || FieldOf(pid, "Name") != "slurmstepd") continue;
+    if (MayBeDaemonOf(job, step, TitleOf(pid))) return true;
   }
   return false;
 }

@@ -1,6 +1,5 @@
 #include "launcher/sight/observer.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -25,6 +24,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/io/host_name.h"
 #include "proto/io/log.h"
+#include "proto/io/read_file.h"
 #include "proto/io/unique_fd.h"
 #include "proto/io/user_secret.h"
 #include "rendezvous/client/grpc_link.h"
@@ -215,11 +215,8 @@ std::vector<std::string> SocketsHere(const EnvironmentMap& environment) {
     const size_t slash = prefix.rfind('/');
     const std::string parent = prefix.substr(0, slash);
     const std::string beginning = prefix.substr(slash + 1);
-    const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(parent.c_str()), ::closedir);
-    if (dir == nullptr) continue;
-    while (const dirent* entry = ::readdir(dir.get())) {
-      const std::string name = entry->d_name;
-      if (name == "." || name == ".." || !absl::StartsWith(name, beginning)) continue;
+    for (const std::string& name : NamesIn(parent)) {
+      if (!absl::StartsWith(name, beginning)) continue;
       const std::string directory = absl::StrCat(parent, "/", name);
       // Nobody else can have put a socket there.
       if (!agent::CheckPrivateDirectory(directory).ok()) continue;
@@ -303,15 +300,15 @@ absl::StatusOr<SightWay> FindWayHere(const std::string& job, const EnvironmentMa
   return way;
 }
 
-absl::StatusOr<std::unique_ptr<Observer>> ReachRendezvous(const SightWay& way,
-                                                          const Invocation& invocation) {
+absl::StatusOr<rendezvous::GrpcLinkOptions> LinkOf(const SightWay& way, rendezvous::LinkRole role,
+                                                   const Invocation& invocation) {
   rendezvous::GrpcLinkOptions link{
       .host = way.endpoint->host,
       .port = way.endpoint->port,
       .secret = PublicSecret(),
       .tls = way.tls && way.authentication ? TlsMode::kOn : TlsMode::kOff,
       .run_id = way.job.empty() ? kNoJob : way.job,
-      .role = rendezvous::LinkRole::kObserver,
+      .role = role,
       .node_name = HostName()};
   if (way.authentication) {
     MUSTER_ASSIGN_OR_RETURN(link.secret, LoadUserSecret(SecretSourcesIn(invocation.environment)));
@@ -319,6 +316,13 @@ absl::StatusOr<std::unique_ptr<Observer>> ReachRendezvous(const SightWay& way,
   std::random_device random;
   link.jitter_seed = random();
   link.incarnation = Incarnation(uint64_t{random()} << 32 | random() | 1);
+  return link;
+}
+
+absl::StatusOr<std::unique_ptr<Observer>> ReachRendezvous(const SightWay& way,
+                                                          const Invocation& invocation) {
+  MUSTER_ASSIGN_OR_RETURN(rendezvous::GrpcLinkOptions link,
+                          LinkOf(way, rendezvous::LinkRole::kObserver, invocation));
   return std::make_unique<NetworkObserver>(std::move(link), ToString(*way.endpoint), way.patience);
 }
 

@@ -13,6 +13,7 @@
 #include "launcher/line/invocation.h"
 #include "launcher/sight/sight_options.h"
 #include "proto/base/inquiry.h"
+#include "rendezvous/client/link_options.h"
 #include "rendezvous/status/status_page.h"
 
 namespace muster::launcher {
@@ -49,6 +50,10 @@ std::vector<JobHere> FindJobsHere(const EnvironmentMap& environment);
 //
 // Errors: kNotFound as ReachJob; kUnavailable.
 absl::StatusOr<SightWay> FindWayHere(const std::string& job, const EnvironmentMap& environment);
+
+// A link to the rendezvous of a way that has an endpoint. Errors: those of the secret.
+absl::StatusOr<rendezvous::GrpcLinkOptions> LinkOf(const SightWay& way, rendezvous::LinkRole role,
+                                                   const Invocation& invocation);
 
 // The way to one job.
 //

@@ -49,6 +49,19 @@ constexpr char kTopUsage[] =
     "the order, f filters by part of a node's name or by rank.\n"
     "\n";
 
+constexpr char kStopUsage[] =
+    "usage: muster stop [options] [JOB]\n"
+    "\n"
+    "Ends a job with exit code 0. Ranks of programs that ask whether to stop leave after the same\n"
+    "step; other programs are signalled after the job's --shutdown_timeout.\n"
+    "\n";
+constexpr char kDrainUsage[] =
+    "usage: muster drain [options] NODE\n"
+    "\n"
+    "Takes a node out of a job: every rank leaves after the same step, and the next round begins\n"
+    "without the node. NODE is its name, as in the job's output, or its address. --rdzv_id names\n"
+    "the job; leave it out if there is only one. ";
+
 struct CommandText {
   const char* name;
   const char* usage;
@@ -65,6 +78,10 @@ CommandText TextOf(SightKind kind) {
       return {"muster logs", kLogsUsage, ""};
     case SightKind::kTop:
       return {"muster top", kTopUsage, ""};
+    case SightKind::kStop:
+      return {"muster stop", kStopUsage, ""};
+    case SightKind::kDrain:
+      return {"muster drain", kDrainUsage, ""};
   }
   return {};
 }
@@ -107,24 +124,41 @@ void AddLogOptions(LogFlags& logs, std::vector<command_line::Option>& options) {
                      .read = Into(command_line::ParseBool, logs.first_error)});
 }
 
+void AddStopOptions(StopRequest& request, std::vector<command_line::Option>& options) {
+  options.push_back({.name = "reason",
+                     .value_name = "TEXT",
+                     .group = "The stop",
+                     .help = "reason, printed on every node",
+                     .read = Into(command_line::ParseText, request.reason)});
+  options.push_back({.name = "now",
+                     .group = "The stop",
+                     .help = "signal the workers at once instead of waiting for a step; "
+                             "they have the job's --shutdown_timeout",
+                     .read = Into(command_line::ParseBool, request.at_once)});
+}
+
 command_line::Grammar GrammarOf(SightKind kind, RunChoices& choices, SightFlags& flags) {
   const CommandText words = TextOf(kind);
-  command_line::Grammar grammar{.program = words.name,
-                                .usage = absl::StrCat(words.usage, kWhichJob, kJobsHere),
-                                .footer = words.footer,
-                                .has_words = true};
+  command_line::Grammar grammar{
+      .program = words.name,
+      .usage = absl::StrCat(words.usage, kind == SightKind::kDrain ? "" : kWhichJob, kJobsHere),
+      .footer = words.footer,
+      .has_words = true};
   for (command_line::Option& option : RunGrammar(choices).options) {
     if (!FindsTheJob(option.name)) continue;
     option.group = "The job";
     if (option.name == "rdzv_endpoint") option.variables.push_back(kEndpointVariable);
     grammar.options.push_back(std::move(option));
   }
+  const bool is_stop = kind == SightKind::kStop || kind == SightKind::kDrain;
+  if (is_stop) AddStopOptions(flags.request, grammar.options);
   grammar.options.push_back({.name = "timeout",
                              .value_name = "SECONDS",
-                             .group = "The job",
+                             .group = is_stop ? "The stop" : "The job",
                              .help = absl::StrCat("how long to try to reach the rendezvous [",
                                                   absl::FormatDuration(flags.way.patience), "]"),
                              .read = Into(command_line::ParseDuration, flags.way.patience)});
+  if (is_stop) return grammar;
   if (kind != SightKind::kStatus) {
     grammar.options.push_back({.name = "rank",
                                .value_name = "R",
@@ -141,6 +175,25 @@ command_line::Grammar GrammarOf(SightKind kind, RunChoices& choices, SightFlags&
   return grammar;
 }
 
+// The node of `drain`, or the job of the others.
+absl::Status TakeWord(SightKind kind, const std::vector<std::string>& words, SightFlags& flags) {
+  const bool is_drain = kind == SightKind::kDrain;
+  if (words.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat("'", words[1],
+                                                   "' is one argument too many: one ",
+                                                   is_drain                   ? "node is drained"
+                                                   : kind == SightKind::kStop ? "job is stopped"
+                                                                              : "job is looked at",
+                                                   " at a time"));
+  }
+  const std::string word = words.empty() ? "" : words.front();
+  if (is_drain && word.empty()) {
+    return absl::InvalidArgumentError("no node was given; usage: muster drain [options] NODE");
+  }
+  if (!word.empty()) (is_drain ? flags.request.node : flags.way.job) = word;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string ProgramOf(SightKind kind) { return TextOf(kind).name; }
@@ -154,12 +207,8 @@ absl::StatusOr<std::variant<SightFlags, PrintAndExit>> ParseSightFlags(
                           command_line::Split(grammar, args, environment));
   if (!line.print.empty()) return PrintAndExit{std::move(line.print)};
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
-  if (line.script.size() > 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'", line.script[1], "' is one argument too many: one job is looked at at a time"));
-  }
   if (line.Find("rdzv_id") != nullptr) flags.way.job = choices.spec.run_id;
-  if (!line.script.empty()) flags.way.job = line.script.front();
+  MUSTER_RETURN_IF_ERROR(TakeWord(kind, line.script, flags));
   flags.way.endpoint = EndpointOfJob(choices);
   flags.way.tls = choices.spec.tls;
   flags.way.authentication = choices.spec.authentication;

@@ -1,5 +1,7 @@
 // The command lines of `muster status`, `stacks`, `logs` and `top`: which job is looked at, by
-// which way, and what of it.
+// which way, and what of it. Those of `stop` and `drain NODE`: what is asked of whom. The options
+// by which a job is found are those of `muster run`, with their variables; options may follow
+// words.
 //
 // Threads: pure.
 #pragma once
@@ -16,10 +18,11 @@
 #include "launcher/line/run_options.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/environment.h"
+#include "proto/base/stop_request.h"
 
 namespace muster::launcher {
 
-enum class SightKind { kStatus, kStacks, kLogs, kTop };
+enum class SightKind { kStatus, kStacks, kLogs, kTop, kStop, kDrain };
 
 // How a job is reached.
 struct SightWay {
@@ -43,6 +46,7 @@ struct SightFlags {
   bool json = false;
   std::optional<int> rank;  // none: all
   LogFlags logs;
+  StopRequest request;  // of `stop` and `drain`
   std::vector<std::string> warnings;
 };
 

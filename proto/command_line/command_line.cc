@@ -203,6 +203,7 @@ class Reader {
     if (!option.is_list) given.texts.clear();
     given.texts.push_back(std::move(text));
     given.source = source;
+    given.is_typed = true;
     return absl::OkStatus();
   }
 
@@ -315,19 +316,22 @@ absl::Status InWordsOf(const Grammar& grammar, const CommandLine& line,
   }
   if (of_field != nullptr) {
     const Given* const given = line.Find(of_field->name);
-    return absl::Status(
-        status.code(),
-        absl::StrCat(given != nullptr ? given->source : absl::StrCat("--", of_field->name), rest));
+    return FieldError(given != nullptr ? given->source : absl::StrCat("--", of_field->name), rest,
+                      status.code());
   }
   absl::string_view name = field;
   const Given* const given = absl::ConsumePrefix(&name, "--") ? line.Find(name) : nullptr;
-  if (given == nullptr || absl::StartsWith(given->source, "--")) return status;
+  if (given == nullptr || given->is_typed) return status;
   return absl::Status(status.code(), absl::StrCat(status.message(), " (from ", given->source, ")"));
+}
+
+std::string InWords(absl::string_view source, absl::string_view value) {
+  return absl::StrCat(source, "=", Quoted(value));
 }
 
 absl::Status At(absl::string_view source, absl::string_view value, const absl::Status& why) {
   if (why.ok()) return why;
-  return absl::Status(why.code(), absl::StrCat(source, "=", Quoted(value), ": ", why.message()));
+  return FieldError(source, absl::StrCat("=", Quoted(value), ": ", why.message()), why.code());
 }
 
 }  // namespace muster::command_line

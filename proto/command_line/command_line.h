@@ -61,6 +61,7 @@ struct Grammar {
 struct Given {
   std::vector<std::string> texts;  // of a list all, else the one that counts
   std::string source;              // "--nproc_per_node" or "PET_NPROC_PER_NODE", for messages
+  bool is_typed = false;           // as an option of the line
   const std::string& text() const { return texts.back(); }
 };
 
@@ -99,7 +100,9 @@ std::string TextOfCommonValues(const Grammar& grammar, const CommandLine& line);
 // none stays as it is.
 absl::Status InWordsOf(const Grammar& grammar, const CommandLine& line, const absl::Status& status);
 
-// "--source=value: why", with the code of `why`; OK stays OK.
+// "--source=value"
+std::string InWords(absl::string_view source, absl::string_view value);
+// A FieldError of `source`: "--source=value: why", with the code of `why`. OK stays OK.
 absl::Status At(absl::string_view source, absl::string_view value, const absl::Status& why);
 
 // "--nproc_per_node", "--nproc-per-node", and so on for every option and every other name of one.

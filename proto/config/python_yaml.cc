@@ -14,6 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "proto/base/status_macros.h"
@@ -68,56 +69,19 @@ bool IsFloat(absl::string_view text) {
          power.find_first_not_of("0123456789", 1) == absl::string_view::npos;
 }
 
-PythonValue PlainValue(const std::string& text) {
-  using Kind = PythonValue::Kind;
+ConfigNode Plain(const std::string& text) {
+  using Kind = ConfigNode::Kind;
   if (text.empty() || text == "~" || IsOneOf(text, {"null"})) return {};
-  if (IsOneOf(text, {"true", "yes", "on"})) return {Kind::kBool, "True"};
-  if (IsOneOf(text, {"false", "no", "off"})) return {Kind::kBool, "False"};
+  if (IsOneOf(text, {"true", "yes", "on"})) return {Kind::kBool, "true"};
+  if (IsOneOf(text, {"false", "no", "off"})) return {Kind::kBool, "false"};
   int64_t integer = 0;
-  const bool has_octal_look = text.size() > 1 && text[0] == '0';
-  if (!has_octal_look && text.find(' ') == std::string::npos && absl::SimpleAtoi(text, &integer)) {
-    return {Kind::kNumber, absl::StrCat(integer)};
-  }
   double number = 0;
-  if (IsFloat(text) && absl::SimpleAtod(text, &number) && std::isfinite(number)) {
-    return {Kind::kNumber, Repr(number)};
-  }
-  return {Kind::kText, text};
-}
-
-PythonValue ScalarValue(const YAML::Node& node) {
-  // "!" is the tag of what was quoted.
-  if (node.Tag() == "!") return {PythonValue::Kind::kText, node.Scalar()};
-  return PlainValue(node.Scalar());
-}
-
-// What has been read of one file, where an alias can repeat all that it stands for.
-class Budget {
- public:
-  absl::Status Spend(const YAML::Node& node) {
-    return ++num_values_ <= kMaxValues ? absl::OkStatus() : At(node.Mark(), "too many values");
-  }
-
- private:
-  size_t num_values_ = 0;
-};
-
-absl::StatusOr<PythonValue> Value(const YAML::Node& node, Budget& budget) {
-  MUSTER_RETURN_IF_ERROR(budget.Spend(node));
-  if (node.IsNull()) return PythonValue{};
-  if (node.IsScalar()) return ScalarValue(node);
-  if (!node.IsSequence()) return At(node.Mark(), "expected a plain value or a list of them");
-  PythonValue list{PythonValue::Kind::kList, "["};
-  for (const YAML::Node& item : node) {
-    MUSTER_RETURN_IF_ERROR(budget.Spend(item));
-    if (!item.IsScalar() && !item.IsNull()) return At(item.Mark(), "expected a plain value");
-    const PythonValue value = item.IsNull() ? PythonValue{} : ScalarValue(item);
-    const bool is_text = value.kind == PythonValue::Kind::kText;
-    absl::StrAppend(&list.text, list.text.size() > 1 ? ", " : "", is_text ? "'" : "", value.text,
-                    is_text ? "'" : "");
-  }
-  list.text += "]";
-  return list;
+  const bool has_octal_look = text.size() > 1 && text[0] == '0';
+  const bool is_integer =
+      !has_octal_look && text.find(' ') == std::string::npos && absl::SimpleAtoi(text, &integer);
+  const bool is_number =
+      is_integer || (IsFloat(text) && absl::SimpleAtod(text, &number) && std::isfinite(number));
+  return {is_number ? Kind::kNumber : Kind::kText, text};
 }
 
 struct Entry {
@@ -150,147 +114,81 @@ absl::StatusOr<std::vector<Entry>> EntriesOf(const YAML::Node& map,
   return entries;
 }
 
-absl::StatusOr<PythonValue> ValueOf(const Entry& entry, Budget& budget) {
-  MUSTER_ASSIGN_OR_RETURN(PythonValue value, Value(entry.value, budget));
-  value.line = entry.line;
-  return value;
-}
+// One pass over a file, where an alias can repeat all that it stands for.
+class TreeReader {
+ public:
+  TreeReader(const std::string& section, std::vector<std::string>& notes)
+      : section_(section), notes_(notes) {}
 
-absl::StatusOr<PythonConfig> Config(const YAML::Node& root) {
-  if (!root.IsMap()) return absl::InvalidArgumentError(kNoMap);
-  PythonConfig config;
-  Budget budget;
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<Entry> entries, EntriesOf(root, config.notes));
-  for (const Entry& entry : entries) {
-    if (!entry.value.IsMap()) {
-      MUSTER_ASSIGN_OR_RETURN(PythonValue value, ValueOf(entry, budget));
-      config.values.emplace_back(entry.key, std::move(value));
-      continue;
+  absl::StatusOr<ConfigNode> Read(const YAML::Node& node, int depth) {
+    const bool has_more = node.IsMap() || node.IsSequence();
+    if (depth > kBlockDepthMax && has_more) return At(node.Mark(), "the blocks are too deep");
+    if (++num_values_ > kMaxValues) return At(node.Mark(), "too many values");
+    // "!" is the tag of what was quoted.
+    ConfigNode tree = !node.IsScalar()    ? ConfigNode{}
+                      : node.Tag() == "!" ? ConfigNode{ConfigNode::Kind::kText, node.Scalar()}
+                                          : Plain(node.Scalar());
+    tree.line = node.Mark().line + 1;
+    if (node.IsMap()) {
+      tree.kind = ConfigNode::Kind::kMap;
+      MUSTER_ASSIGN_OR_RETURN(const std::vector<Entry> entries, EntriesOf(node, notes_));
+      for (const Entry& entry : entries) {
+        ConfigNode member;
+        if (depth > 0 || section_.empty() || entry.key == section_) {
+          MUSTER_ASSIGN_OR_RETURN(member, Read(entry.value, depth + 1));
+        }
+        member.line = entry.line;
+        tree.members.push_back({entry.key, std::move(member)});
+      }
+    } else if (node.IsSequence()) {
+      tree.kind = ConfigNode::Kind::kList;
+      for (const YAML::Node& item : node) {
+        MUSTER_ASSIGN_OR_RETURN(ConfigNode value, Read(item, depth + 1));
+        tree.items.push_back(std::move(value));
+      }
     }
-    PythonBlock block;
-    MUSTER_ASSIGN_OR_RETURN(const std::vector<Entry> members, EntriesOf(entry.value, config.notes));
-    for (const Entry& member : members) {
-      MUSTER_ASSIGN_OR_RETURN(PythonValue value, ValueOf(member, budget));
-      block.emplace_back(member.key, std::move(value));
-    }
-    config.blocks.emplace_back(entry.key, std::move(block));
-    config.block_lines[entry.key] = entry.line;
+    return tree;
   }
-  return config;
-}
 
-// Adds what `node`, a map, holds, with `path` in front of each name.
-absl::Status Flatten(const YAML::Node& node, const std::string& path, int depth, Budget& budget,
-                     PythonSection& out) {
-  if (depth > kBlockDepthMax) return At(node.Mark(), "the blocks are too deep");
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<Entry> entries, EntriesOf(node, out.notes));
-  for (const Entry& entry : entries) {
-    if (entry.value.IsMap()) {
-      MUSTER_RETURN_IF_ERROR(budget.Spend(entry.value));
-      MUSTER_RETURN_IF_ERROR(Flatten(entry.value, path + entry.key + ".", depth + 1, budget, out));
-      continue;
-    }
-    MUSTER_ASSIGN_OR_RETURN(PythonValue value, ValueOf(entry, budget));
-    out.values.emplace_back(path + entry.key, std::move(value));
-  }
-  return absl::OkStatus();
-}
+ private:
+  const std::string& section_;
+  std::vector<std::string>& notes_;
+  size_t num_values_ = 0;
+};
 
-absl::StatusOr<PythonSection> Section(const YAML::Node& root, const std::string& name) {
-  if (!root.IsMap()) return absl::InvalidArgumentError(kNoMap);
-  PythonSection section;
-  Budget budget;
-  MUSTER_ASSIGN_OR_RETURN(const std::vector<Entry> entries, EntriesOf(root, section.notes));
-  for (const Entry& entry : entries) {
-    if (entry.key != name) {
-      section.others.emplace_back(entry.key, entry.line);
-      continue;
-    }
-    section.is_there = true;
-    if (entry.value.IsNull()) continue;
-    if (!entry.value.IsMap()) return At(entry.value.Mark(), kNoMap);
-    MUSTER_RETURN_IF_ERROR(Flatten(entry.value, "", 1, budget, section));
-  }
-  return section;
-}
+}  // namespace
 
-ConfigNode::Kind KindOf(PythonValue::Kind kind) {
-  switch (kind) {
-    case PythonValue::Kind::kBool:
-      return ConfigNode::Kind::kBool;
-    case PythonValue::Kind::kNumber:
-      return ConfigNode::Kind::kNumber;
-    case PythonValue::Kind::kText:
-      return ConfigNode::Kind::kText;
-    case PythonValue::Kind::kList:
-      return ConfigNode::Kind::kList;
-    case PythonValue::Kind::kNone:
-      break;
-  }
-  return ConfigNode::Kind::kNull;
-}
-
-// `num_values` counts those made so far.
-absl::StatusOr<ConfigNode> Tree(const YAML::Node& node, int depth, size_t& num_values,
-                                std::vector<std::string>& notes) {
-  if (depth > kBlockDepthMax) return At(node.Mark(), "the blocks are too deep");
-  if (++num_values > kMaxValues) return At(node.Mark(), "too many values");
-  ConfigNode tree;
-  tree.line = node.Mark().line + 1;
-  if (node.IsMap()) {
-    tree.kind = ConfigNode::Kind::kMap;
-    MUSTER_ASSIGN_OR_RETURN(const std::vector<Entry> entries, EntriesOf(node, notes));
-    for (const Entry& entry : entries) {
-      MUSTER_ASSIGN_OR_RETURN(ConfigNode member, Tree(entry.value, depth + 1, num_values, notes));
-      member.line = entry.line;
-      tree.members.push_back({entry.key, std::move(member)});
-    }
-  } else if (node.IsSequence()) {
-    tree.kind = ConfigNode::Kind::kList;
-    for (const YAML::Node& item : node) {
-      MUSTER_ASSIGN_OR_RETURN(ConfigNode value, Tree(item, depth + 1, num_values, notes));
-      tree.items.push_back(std::move(value));
-    }
-  } else if (!node.IsNull()) {
-    PythonValue value = ScalarValue(node);
-    tree.kind = KindOf(value.kind);
-    if (tree.kind == ConfigNode::Kind::kBool) {
-      tree.text = value.is_true() ? "true" : "false";
-    } else if (tree.kind != ConfigNode::Kind::kNull) {
-      tree.text = node.Scalar();
-    }
-  }
-  return tree;
-}
-
-// `read` of the root; the library's only way to say what is wrong is an exception.
-template <typename Read>
-auto ReadYaml(const std::string& text, Read read) -> decltype(read(YAML::Node())) {
+absl::StatusOr<ConfigNode> ReadYamlTree(const std::string& text, std::vector<std::string>& notes,
+                                        const std::string& section) {
   if (text.size() > kConfigBytesMax) return absl::InvalidArgumentError("is longer than a megabyte");
-  try {
-    return read(YAML::Load(std::string(absl::StripPrefix(text, kByteOrderMark))));
+  try {  // the library's only way to say what is wrong is an exception
+    const YAML::Node root = YAML::Load(std::string(absl::StripPrefix(text, kByteOrderMark)));
+    if (!root.IsMap()) return absl::InvalidArgumentError(kNoMap);
+    return TreeReader(section, notes).Read(root, 0);
   } catch (const YAML::Exception& error) {
     return At(error.mark, error.msg);
   }
 }
 
-}  // namespace
-
-absl::StatusOr<PythonConfig> ReadPythonYaml(const std::string& text) {
-  return ReadYaml(text, [](const YAML::Node& root) { return Config(root); });
-}
-
-absl::StatusOr<PythonSection> ReadPythonYamlSection(const std::string& text,
-                                                    const std::string& name) {
-  return ReadYaml(text, [&](const YAML::Node& root) { return Section(root, name); });
-}
-
-absl::StatusOr<ConfigNode> ReadYamlTree(const std::string& text, std::vector<std::string>& notes) {
-  return ReadYaml(text, [&](const YAML::Node& root) -> absl::StatusOr<ConfigNode> {
-    if (!root.IsMap()) return absl::InvalidArgumentError(kNoMap);
-    size_t num_values = 0;
-    return Tree(root, 0, num_values, notes);
-  });
+std::string PythonText(const ConfigNode& node) {
+  using Kind = ConfigNode::Kind;
+  if (node.kind == Kind::kNull) return "None";
+  if (node.kind == Kind::kBool) return node.IsTrue() ? "True" : "False";
+  if (node.kind == Kind::kList) {
+    return absl::StrCat("[",
+                        absl::StrJoin(node.items, ", ",
+                                      [](std::string* out, const auto& item) {
+                                        const char* const quote =
+                                            item.kind == Kind::kText ? "'" : "";
+                                        absl::StrAppend(out, quote, PythonText(item), quote);
+                                      }),
+                        "]");
+  }
+  int64_t integer = 0;
+  double number = 0;
+  if (node.kind != Kind::kNumber) return node.text;
+  if (absl::SimpleAtoi(node.text, &integer)) return absl::StrCat(integer);
+  return absl::SimpleAtod(node.text, &number) ? Repr(number) : node.text;
 }
 
 }  // namespace muster

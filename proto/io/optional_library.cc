@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/io/read_file.h"
 
 namespace muster {
 namespace {
@@ -66,18 +67,6 @@ void* OpenFirst(const LibrarySearch& search, Attempts& attempts) {
   return search.last_path.empty() ? nullptr : attempts.Try(search.last_path);
 }
 
-// Sorted; a folder that cannot be read has none.
-std::vector<fs::path> EntriesOf(const fs::path& folder) {
-  std::vector<fs::path> entries;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    entries.push_back(entry->path());
-  }
-  std::sort(entries.begin(), entries.end());
-  return entries;
-}
-
 // The directories in which the environment's interpreters look for packages. RHEL has packages with
 // machine code in lib64, and Debian's own interpreter has its packages in dist-packages.
 std::vector<fs::path> PackageRoots(const std::string& environment) {
@@ -85,10 +74,11 @@ std::vector<fs::path> PackageRoots(const std::string& environment) {
   for (const char* lib : {"lib", "lib64"}) {
     std::error_code error;
     if (fs::is_symlink(fs::path(environment) / lib, error)) continue;  // to the other one
-    for (const fs::path& python : EntriesOf(fs::path(environment) / lib)) {
-      if (!absl::StartsWith(python.filename().string(), "python3")) continue;
+    const fs::path folder = fs::path(environment) / lib;
+    for (const std::string& python : NamesIn(folder)) {
+      if (!absl::StartsWith(python, "python3")) continue;
       for (const char* packages : {"site-packages", "dist-packages"}) {
-        roots.push_back(python / packages);
+        roots.push_back(folder / python / packages);
       }
     }
   }

@@ -178,12 +178,10 @@ void OutcomeFields(Wire<proto::Directive::EndJob> wire, JobOutcome& outcome) {
   wire.Text("end.reason", kText, &P::reason, &P::mutable_reason, outcome.reason);
   wire.Inner(&P::has_root_cause, &P::root_cause, &P::mutable_root_cause, outcome.root_cause,
              FailureFields);
-  std::vector<WorkerFailure> taken;
-  // An encoder does not write to it.
-  auto& failures = const_cast<std::vector<WorkerFailure>&>(outcome.failures.list());
-  wire.List("failures", {kMaxFailures, kFailuresSent}, &P::failures, &P::mutable_failures,
-            wire.decodes() ? taken : failures, FailureFields);
-  if (!taken.empty()) outcome.failures = std::move(taken);
+  std::vector<WorkerFailure> failures = outcome.failures.list();
+  wire.List("failures", {kMaxFailures, kFailuresSent}, &P::failures, &P::mutable_failures, failures,
+            FailureFields);
+  if (wire.decodes()) outcome.failures = std::move(failures);
 }
 
 }  // namespace muster::rendezvous

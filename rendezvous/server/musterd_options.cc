@@ -1,11 +1,6 @@
 #include "rendezvous/server/musterd_options.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -16,7 +11,7 @@
 #include "proto/command_line/command_line.h"
 #include "proto/command_line/listen_address.h"
 #include "proto/command_line/values.h"
-#include "proto/io/unique_fd.h"
+#include "proto/io/read_file.h"
 
 namespace muster::rendezvous {
 namespace {
@@ -179,17 +174,8 @@ absl::StatusOr<std::vector<OwnerKey>> LoadOwners(const std::string& token_dir,
 }
 
 absl::Status WritePortFile(const std::string& path, int port) {
-  // A name that nobody can have planted a link under; the rename replaces a link, it follows none.
-  std::string temporary = absl::StrCat(path, ".XXXXXX");
-  UniqueFd file(::mkostemp(temporary.data(), O_CLOEXEC));
-  const std::string text = absl::StrCat(port, "\n");
-  const bool is_written =
-      file && ::fchmod(file.get(), 0644) == 0 &&
-      ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
-      ::rename(temporary.c_str(), path.c_str()) == 0;
-  if (is_written) return absl::OkStatus();
-  const int error = errno;
-  if (file) ::unlink(temporary.c_str());
+  const int error = ReplaceFile(path, absl::StrCat(port, "\n"), 0644);
+  if (error == 0) return absl::OkStatus();
   return absl::UnavailableError(
       absl::StrCat("cannot write --port_file=", path, ": ", std::strerror(error)));
 }

@@ -1,12 +1,16 @@
 #include "rendezvous/status/inquiry_desk.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
 namespace muster::status {
 namespace {
+
+// No inquiry is late: only one that has all its parts is answered.
+constexpr MonoTime kNotYet;
 
 size_t BytesForEach(size_t num_nodes) {
   return std::clamp(kInquiryAnswerBytesMax / std::max<size_t>(num_nodes, 1), kInquiryPartBytesMin,
@@ -63,79 +67,66 @@ InquiryDesk::Orders InquiryDesk::OnInquiry(const AgentKey& from, Inquiry inquiry
         absl::StrCat(of_job, " others ask this job at the same time; try again")));
   }
   const uint64_t id = next_id_++;
-  Open open{.asker = from, .job = job, .deadline = now + TimeFor(inquiry.kind)};
+  Open& open = open_[id] = {.asker = from, .job = job};
   open.bytes_max = std::min(inquiry.bytes_max, BytesForEach(asked->size()));
   open.answer.id = inquiry.id;
   inquiry.id = id;
   inquiry.bytes_max = open.bytes_max;
   Orders orders;
+  absl::btree_set<Incarnation> members;
   for (const InquiredNode& node : *asked) {
     if (node.why_not.empty()) {
-      open.awaited[node.agent] = open.answer.parts.size();
+      open.part_of[node.agent] = open.answer.parts.size();
+      members.insert(node.agent);
       orders.push_back(AskMember{{job, node.agent}, inquiry});
     }
     open.answer.parts.push_back(PartWithoutAnswer(node, inquiry.kind));
   }
-  const auto opened = open_.emplace(id, std::move(open)).first;
-  deadlines_.insert({opened->second.deadline, id});
-  if (opened->second.awaited.empty()) orders.push_back(Close(opened));
+  open.poll.Ask(id, std::move(members), now + TimeFor(inquiry.kind));
+  for (auto& answer : Tick(now)) orders.push_back(std::move(answer));
   return orders;
 }
 
 InquiryDesk::Orders InquiryDesk::OnReply(const AgentKey& from, InquiryReply reply) {
-  const auto open = open_.find(reply.id);
-  if (open == open_.end() || open->second.job != from.job) return {};
-  const auto awaited = open->second.awaited.find(from.agent);
-  if (awaited == open->second.awaited.end()) return {};
-  InquiryPart& part = open->second.answer.parts[awaited->second];
-  open->second.awaited.erase(awaited);
-  if (reply.part.body.size() > open->second.bytes_max) {
-    part.status = absl::ResourceExhaustedError(
-        absl::StrCat("its agent has answered with ", reply.part.body.size(), " bytes, more than ",
-                     open->second.bytes_max));
+  const auto found = open_.find(reply.id);
+  if (found == open_.end() || found->second.job != from.job) return {};
+  Open& open = found->second;
+  if (!open.poll.Take(from.agent, reply.id)) return {};
+  InquiryPart& part = open.answer.parts[open.part_of[from.agent]];
+  if (reply.part.body.size() > open.bytes_max) {
+    part.status = absl::ResourceExhaustedError(absl::StrCat("its agent has answered with ",
+                                                            reply.part.body.size(),
+                                                            " bytes, more than ", open.bytes_max));
   } else {
     part.status = std::move(reply.part.status);
     part.body = std::move(reply.part.body);
   }
-  if (!open->second.awaited.empty()) return {};
-  return {Close(open)};
+  return Tick(kNotYet);
 }
 
 InquiryDesk::Orders InquiryDesk::OnGone(const AgentKey& who) {
-  std::vector<uint64_t> ids;
-  for (const auto& [id, open] : open_) ids.push_back(id);
-  Orders orders;
-  for (const uint64_t id : ids) {
-    const auto found = open_.find(id);
-    Open& open = found->second;
-    if (open.asker == who) {
-      deadlines_.erase({open.deadline, id});
-      open_.erase(found);
-      continue;
-    }
-    const auto awaited = open.awaited.find(who.agent);
-    if (open.job != who.job || awaited == open.awaited.end()) continue;
-    open.answer.parts[awaited->second].status =
+  absl::erase_if(open_, [&](const auto& entry) { return entry.second.asker == who; });
+  for (auto& [id, open] : open_) {
+    if (open.job != who.job || !open.poll.Take(who.agent, id)) continue;
+    open.answer.parts[open.part_of[who.agent]].status =
         absl::UnavailableError("its agent has lost its connection to the rendezvous");
-    open.awaited.erase(awaited);
-    if (open.awaited.empty()) orders.push_back(Close(found));
   }
-  return orders;
+  return Tick(kNotYet);
 }
 
 InquiryDesk::Orders InquiryDesk::Tick(MonoTime now) {
   Orders orders;
-  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
-    orders.push_back(Close(open_.find(deadlines_.begin()->second)));
+  for (auto& [id, open] : open_) {
+    if (open.poll.IsOver(now)) orders.push_back(TellAsker{open.asker, std::move(open.answer)});
   }
+  absl::erase_if(open_, [&](const auto& entry) { return entry.second.poll.IsOver(now); });
   return orders;
 }
 
-TellAsker InquiryDesk::Close(Opened::iterator open) {
-  TellAsker tell{open->second.asker, std::move(open->second.answer)};
-  deadlines_.erase({open->second.deadline, open->first});
-  open_.erase(open);
-  return tell;
+MonoTime InquiryDesk::NextDeadline() const {
+  MonoTime next = MonoTime::InfiniteFuture();
+  for (const auto& [id, open] : open_) next = Min(next, open.poll.NextDeadline());
+  return next;
 }
 
 }  // namespace muster::status

@@ -10,15 +10,14 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/container/btree_map.h"
-#include "absl/container/btree_set.h"
 #include "proto/base/inquiry.h"
 #include "proto/base/mono_time.h"
 #include "rendezvous/core/job_table.h"
+#include "rendezvous/hangs/judge/poll.h"
 
 namespace muster::status {
 
@@ -55,28 +54,23 @@ class InquiryDesk {
   Orders OnReply(const AgentKey& from, InquiryReply reply);
   // An agent, or an observer, is gone.
   Orders OnGone(const AgentKey& who);
+  // The answers that are whole, or late.
   Orders Tick(MonoTime now);
-  MonoTime NextDeadline() const {
-    return deadlines_.empty() ? MonoTime::InfiniteFuture() : deadlines_.begin()->first;
-  }
+  MonoTime NextDeadline() const;
   size_t num_open() const { return open_.size(); }
 
  private:
   struct Open {
     AgentKey asker;
     JobKey job;
-    MonoTime deadline;
     size_t bytes_max = 0;                          // of one part
     InquiryAnswer answer;                          // with a part for each node
-    absl::btree_map<Incarnation, size_t> awaited;  // who, and which part
+    absl::btree_map<Incarnation, size_t> part_of;  // of those that are asked
+    hangs::Poll poll;
   };
-  using Opened = absl::btree_map<uint64_t, Open>;
-
-  TellAsker Close(Opened::iterator open);
 
   uint64_t next_id_ = 1;
-  Opened open_;
-  absl::btree_set<std::pair<MonoTime, uint64_t>> deadlines_;
+  absl::btree_map<uint64_t, Open> open_;
 };
 
 }  // namespace muster::status

@@ -52,6 +52,21 @@ TEST_F(FrontDoorsTest, AFileOfInstructLabsWithoutAScriptStartsNothingAndSaysSo) 
   EXPECT_THAT(result.out, IsEmpty());
 }
 
+TEST_F(FrontDoorsTest, AnOptionOfAcceleratesFileIsRefusedWithTheFileAndItsLine) {
+  const std::string file = directory() + "/a.yaml";
+  WriteFile(file,
+            "distributed_type: MULTI_GPU\nnum_processes: 2\nnum_machines: 2\n"
+            "main_process_ip: n0\nrdzv_backend: raft\n");
+  const std::string said = absl::StrCat("--config_file=", file, ": line 5: rdzv_backend");
+  const SubprocessResult peer = Run({"accelerate", "launch", "--config_file=" + file, "t.py"});
+  EXPECT_THAT(peer, ExitsWith(2));
+  EXPECT_THAT(peer.err, AllOf(HasSubstr("--rdzv_backend=raft: "),
+                              HasSubstr(absl::StrCat("(from ", said, ")"))));
+  const SubprocessResult run = Run({"--config_file=" + file, "t.py"});
+  EXPECT_THAT(run, ExitsWith(2));
+  EXPECT_THAT(run.err, HasSubstr(absl::StrCat(said, "=raft: ")));
+}
+
 TEST_F(FrontDoorsTest, DeepSpeedsOptionsAloneStartWorkersOfThisNode) {
   WriteFile(environment().at("HOME") + "/.deepspeed_env", "FROM_FILE=a b\n");
   EXPECT_THAT(Run({"--num_gpus=2", Teller(), "x"}, {{"CUDA_VISIBLE_DEVICES", "4,5,7"}}),

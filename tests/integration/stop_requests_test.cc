@@ -232,6 +232,7 @@ TEST_F(StopRequests, WhatCannotBeDoneIsSaidAndChangesNothing) {
   const SubprocessResult nobody = Ask({"stop"}, {"--timeout=1"});
   EXPECT_THAT(nobody, ExitsWith(1));
   EXPECT_THAT(nobody.err, HasSubstr("did not answer within 1s"));
+  EXPECT_THAT(Run({"stop"}), ExitsWith(1));  // no job runs here
   const std::string script =
       ShellScript("train.sh", "touch $OUT/ready.$RANK; while [ ! -e $OUT/go ]; do sleep 0.1; done");
   std::vector<Subprocess> agents = StartNodes(2, "1:2", {script});

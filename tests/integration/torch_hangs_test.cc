@@ -1,5 +1,5 @@
 // The hang watch beside programs of PyTorch that know nothing of it (programs/torch_hangs.py), over
-// Gloo. Needs the environment that `deploy/dev deps --peers` makes; skipped where it is not there.
+// Gloo.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -10,10 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
-#include "tests/integration/several_nodes.h"
+#include "tests/integration/torch_jobs.h"
 #include "tests/support/files.h"
-#include "tests/support/job_under_test.h"
-#include "tests/support/peer_python.h"
 
 namespace muster::testing {
 namespace {
@@ -22,7 +20,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr absl::Duration kPatience = absl::Minutes(4);
 constexpr char kReported[] = "this is only reported (--watch=report)";
 constexpr char kNotCalled[] =
     "rank 1 has not called all_reduce #6 (group default_pg, 4096 bytes f32); rank 0 waits";
@@ -37,52 +34,21 @@ constexpr char kRankOneCalled[] =
     "rank 0 has aborted. Last calls: rank 1 called all_reduce #6 (group default_pg, 8192 bytes "
     "f32)";
 
-struct Case {
-  const char* how;
-  std::string said;
-  std::string stack;  // of Python, as one rank's
-};
-
-Arguments ProgramThatHangs(const std::string& how) {
-  return {absl::StrCat(kSourceDirectory, "/tests/integration/programs/torch_hangs.py"), how};
-}
-
-Environment WithTorch() {
-  return {{"PYTHON_EXEC", PeerPython()}, {"PYTHONDONTWRITEBYTECODE", "1"}};
-}
-
-class TorchHangs : public JobTest {
+class TorchHangs : public TorchJobs {
  protected:
-  void SetUp() override {
-    JobTest::SetUp();
-    if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
+  TorchHangs() : TorchJobs("torch_hangs.py") {}
+  Subprocess StartTwo(const std::string& how, const Arguments& options) {
+    return StartJob(how, 2, options);
   }
-  Subprocess StartJob(const std::string& how, const Arguments& more) const {
-    return Start(
-        Arguments{"run", "--nproc_per_node=2", "--rdzv_id=" + how, "--log_dir=" + Out("logs")} +
-            more + ProgramThatHangs(how),
-        WithTorch());
-  }
-
-  // Side by side, since most of their time is waiting.
-  void ExpectVerdicts(const std::vector<Case>& cases) const {
-    std::vector<Subprocess> jobs;
-    for (const Case& each : cases) jobs.push_back(StartJob(each.how, {"--hang_timeout=12"}));
-    for (size_t i = 0; i < cases.size(); ++i) {
-      EXPECT_TRUE(jobs[i].WaitForOutput(kReported, kPatience)) << cases[i].how;
-      jobs[i].Signal(SIGTERM);
-      const SubprocessResult result = jobs[i].Wait(kPatience);
-      EXPECT_THAT(result, ExitsWith(128 + SIGTERM)) << cases[i].how;
-      EXPECT_THAT(result.err, AllOf(HasSubstr(absl::StrCat("hang: ", cases[i].said)),
-                                    HasSubstr(cases[i].stack)))
-          << cases[i].how;
-    }
+  void ExpectVerdicts(std::vector<Said> programs) {
+    for (Said& each : programs) each.said.insert(0, "hang: ");
+    ExpectSaid(programs, {.num_local = 2}, {"--hang_timeout=12"});
   }
 };
 
 TEST_F(TorchHangs, AreEndedAndTheJobGoesOnWithTheNextAttempt) {
-  Subprocess sleeps = StartJob("sleeps", {"--max_restarts=1", "--hang_timeout=12"});
-  Subprocess stops = StartJob("stops", {"--max_restarts=1"});
+  Subprocess sleeps = StartTwo("sleeps", {"--max_restarts=1", "--hang_timeout=12"});
+  Subprocess stops = StartTwo("stops", {"--max_restarts=1"});
   const SubprocessResult slept = sleeps.Wait(kPatience);
   EXPECT_THAT(slept, ExitsWith(0));
   EXPECT_THAT(slept.err, AllOf(HasSubstr(absl::StrCat("hang: ", kNotCalled)),
@@ -133,8 +99,8 @@ TEST_F(TorchHangs, NameWhatTheRanksCallDifferently) {
 // then the verdict at the hard limit of the start, at least three times --hang_timeout. One that
 // comes late, before that, is not accused.
 TEST_F(TorchHangs, NameARankThatNeverComesToInitProcessGroup) {
-  Subprocess job = StartJob("never_comes", {"--max_restarts=1", "--hang_timeout=24"});
-  Subprocess late = StartJob("comes_late", {"--max_restarts=1", "--hang_timeout=60"});
+  Subprocess job = StartTwo("never_comes", {"--max_restarts=1", "--hang_timeout=24"});
+  Subprocess late = StartTwo("comes_late", {"--max_restarts=1", "--hang_timeout=60"});
   const SubprocessResult result = job.Wait(kPatience);
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.err, AllOf(HasSubstr(absl::StrCat("warning: ", kNeverCame)),
@@ -155,15 +121,15 @@ TEST_F(TorchHangs, NameARankThatDoesNotComeToABarrierOfTheStore) {
 }
 
 TEST_F(TorchHangs, AskTheSurvivorsOfAnAbortWhatTheyCalled) {
-  const SubprocessResult result = StartJob("size", {kLongGrace}).Wait(kPatience);
+  const SubprocessResult result = StartTwo("size", {kLongGrace}).Wait(kPatience);
   EXPECT_THAT(result, ExitsWith(128 + SIGABRT));
   EXPECT_THAT(result.err, HasSubstr(kRankOneCalled));
 }
 
 // With whom a rank waits, PyTorch's frames tell, where it is in one of them.
 TEST_F(TorchHangs, NameTheRankThatDoesNotSendAndAccuseNobodyWhereItIsNotKnown) {
-  Subprocess received = StartJob("recv", {"--hang_timeout=12"});
-  Subprocess awaited = StartJob("pipeline", {"--hang_timeout=12"});
+  Subprocess received = StartTwo("recv", {"--hang_timeout=12"});
+  Subprocess awaited = StartTwo("pipeline", {"--hang_timeout=12"});
   EXPECT_TRUE(received.WaitForOutput(
       "rank 0 has not called the send for which rank 1 waits in recv from rank 0", kPatience));
   EXPECT_TRUE(
@@ -182,7 +148,7 @@ TEST_F(TorchHangs, NameTheRankThatDoesNotSendAndAccuseNobodyWhereItIsNotKnown) {
 TEST_F(TorchHangs, AreNoneWhereAJobOnlyTakesLong) {
   std::vector<Subprocess> jobs;
   for (const char* how : {"checkpoint", "first_step", "straggler"}) {
-    jobs.push_back(StartJob(how, {"--max_restarts=1"}));
+    jobs.push_back(StartTwo(how, {"--max_restarts=1"}));
   }
   for (Subprocess& job : jobs) {
     const SubprocessResult result = job.Wait(kPatience);
@@ -191,24 +157,14 @@ TEST_F(TorchHangs, AreNoneWhereAJobOnlyTakesLong) {
   }
 }
 
-class TorchHangsOverNodes : public SeveralNodes {
+class TorchHangsOverNodes : public TorchHangs {
  protected:
-  void SetUp() override {
-    SeveralNodes::SetUp();
-    if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
+  std::vector<Subprocess> StartTwoNodes(const std::string& how, const Arguments& options) {
+    return StartAgents(how, {.num_nodes = 2, .num_local = 1}, options);
   }
   // The results of two nodes with a rank each, once both have reported the hang.
-  std::vector<SubprocessResult> ReportedByBothNodes(const std::string& how) const {
-    std::vector<Subprocess> nodes;
-    for (int node = 0; node < 2; ++node) {
-      nodes.push_back(StartStatic(
-          node, 2,
-          Arguments{"--hang_timeout=12", absl::StrCat("--log_dir=", Out("logs"), node)} +
-              ProgramThatHangs(how),
-          WithTorch()));
-      if (node > 0) continue;
-      EXPECT_TRUE(nodes[0].WaitForOutput("hosting the rendezvous", kPatience));
-    }
+  std::vector<SubprocessResult> ReportedByBothNodes(const std::string& how) {
+    std::vector<Subprocess> nodes = StartTwoNodes(how, {"--hang_timeout=12"});
     for (Subprocess& node : nodes) EXPECT_TRUE(node.WaitForOutput(kReported, kPatience));
     for (Subprocess& node : nodes) node.Signal(SIGINT);
     std::vector<SubprocessResult> results;
@@ -216,18 +172,11 @@ class TorchHangsOverNodes : public SeveralNodes {
     return results;
   }
   // Rank 0 aborts, and what rank 1 has called is said by both nodes.
-  void ExpectAbortOnBothNodes(const std::string& how) const;
+  void ExpectAbortOnBothNodes(const std::string& how);
 };
 
-void TorchHangsOverNodes::ExpectAbortOnBothNodes(const std::string& how) const {
-  std::vector<Subprocess> nodes;
-  for (int node = 0; node < 2; ++node) {
-    const std::string logs = absl::StrCat("--log_dir=", Out("logs"), node);
-    nodes.push_back(
-        StartStatic(node, 2, Arguments{logs, kLongGrace} + ProgramThatHangs(how), WithTorch()));
-    if (node > 0) continue;
-    EXPECT_TRUE(nodes[0].WaitForOutput("hosting the rendezvous", kPatience));
-  }
+void TorchHangsOverNodes::ExpectAbortOnBothNodes(const std::string& how) {
+  std::vector<Subprocess> nodes = StartTwoNodes(how, {kLongGrace});
   for (int node = 0; node < 2; ++node) {
     const SubprocessResult result = nodes[node].Wait(kPatience);
     EXPECT_THAT(result, ExitsWith(128 + SIGABRT));

@@ -225,6 +225,28 @@ TEST_F(TorchHookWithTorch, TellsTheRanksOfEachGroupAndWhereTheMainThreadIs) {
                     HasSubstr("\"call\": {}")));
 }
 
+// What Python gives of the variables of a function, before 3.13, keeps what they hold.
+TEST_F(TorchHookWithTorch, KeepsNothingAliveThatItHasLookedAt) {
+  const std::string script = PythonScript(
+      "train.py",
+      absl::StrCat(kOneRank,
+                   "    import threading, time, weakref\n"
+                   "    class Own:\n"
+                   "        wait = staticmethod(time.sleep)\n"
+                   "    def waits():\n"
+                   "        own = Own()\n"
+                   "        kept = weakref.ref(own)\n"
+                   "        looks = threading.Thread(target=lambda: print('told:', serves()[:9]))\n"
+                   "        looks.start()\n"
+                   "        own.wait(3)\n"
+                   "        looks.join()\n"
+                   "        del own\n"
+                   "        print('kept:', kept() is not None)\n"
+                   "    waits()\n"));
+  const SubprocessResult result = Python(PeerPython(), {script, "python", "p"}, With());
+  EXPECT_THAT(result.out, AllOf(HasSubstr("told: {\"groups\""), HasSubstr("kept: False")));
+}
+
 TEST_F(TorchHookWithTorch, LeavesWhatWasCalledLastWhereTheProgramEndsByAnException) {
   const std::string last_words = socket() + ".last";
   EXPECT_THAT(Python(PeerPython(), {PythonScript("ends.py", kOneRank), "ping"}, With()),

@@ -208,18 +208,37 @@ TEST_F(TorchSurvive, NoThreadOfTheGroupIsLeftAsPythonEnds) {
   }
 }
 
+// No word of an error tells whose it is: the first hides that gloo has failed, the other names it.
+TEST_F(TorchSurvive, ALostRankIsToldByItsConnectionAndNotByTheErrorsWords) {
+  const SubprocessResult result = RunWithDeaths(3, 4, {1}, {"masked"});
+  EXPECT_THAT(result.err, HasSubstr("3 ranks go on at step 4; from rank 2 to rank 1"));
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(Losses(rank).size(), static_cast<size_t>(kSteps)) << rank;  // one process
+  }
+  ExpectOneEnd(3);
+}
+
+// Rank 0 waits for it in the meantime, and takes it for lost.
 TEST_F(TorchSurvive, AFaultOfTheProgramsOwnIsItsEnd) {
   const std::string script =
       PythonScript("fails.py",
-                   "import torch\nfrom muster import survive\n"
+                   "import os, sys, torch\nfrom muster import survive\n"
                    "job = survive.Job(torch.nn.Linear(4, 4))\n"
-                   "def train(step): return job.model(torch.ones(3, 5))\n"
+                   "told = 'rank ' + os.environ['RANK'] + ' asks for another round'\n"
+                   "survive.muster_job.next_round = lambda patience: sys.exit(told)\n"
+                   "def train(step):\n"
+                   "    if job.rank == 1 and sys.argv[1:]: raise RuntimeError(sys.argv[1])\n"
+                   "    job.model(torch.ones(3, 4 + job.rank)).sum().backward()\n"
                    "for step, loss in job.run(train, 3): print('step', step)\n");
-  const SubprocessResult result =
-      Start({"run", "--nproc_per_node=2", script}, WithTorch()).Wait(kLong);
-  EXPECT_THAT(result, ExitsWith(1));
-  EXPECT_THAT(result.err, HasSubstr("mat1 and mat2 shapes cannot be multiplied"));
-  EXPECT_THAT(result.err, Not(HasSubstr("go on at step")));
+  const std::string own = "a fault beside gloo";
+  for (const Arguments& fault : {Arguments{}, Arguments{own}}) {
+    const SubprocessResult result =
+        Start(Arguments{"run", "--nproc_per_node=2", script} + fault, WithTorch()).Wait(kLong);
+    EXPECT_THAT(result, ExitsWith(1));
+    EXPECT_THAT(result.err,
+                HasSubstr(fault.empty() ? "mat1 and mat2 shapes cannot be multiplied" : own));
+    EXPECT_THAT(result.err, Not(HasSubstr("rank 1 asks for another round")));
+  }
 }
 
 }  // namespace

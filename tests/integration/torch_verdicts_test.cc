@@ -1,6 +1,5 @@
 // What is said of programs of PyTorch over two, three and four ranks of which the last is at fault,
-// and of their healthy twins (programs/torch_verdicts.py). Needs the environment that `deploy/dev
-// deps --peers` makes; skipped where it is not there.
+// and of their healthy twins (programs/torch_verdicts.py).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -13,11 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tests/integration/several_nodes.h"
+#include "tests/integration/torch_jobs.h"
 #include "tests/support/files.h"
 #include "tests/support/hung_file_system.h"
-#include "tests/support/job_under_test.h"
-#include "tests/support/peer_python.h"
 
 namespace muster::testing {
 namespace {
@@ -25,11 +22,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr absl::Duration kPatience = absl::Minutes(4);
-// Jobs that run at once, since most of their time is waiting; more would import PyTorch for each
-// other's minutes.
-constexpr size_t kJobsAtOnce = 8;
 
 // A program, and how the line begins that is said of it: of two ranks, where nobody can tell which
 // of them is right, another.
@@ -44,12 +36,9 @@ size_t Count(const std::string& text, const std::string& part) {
   return parts.size() - 1;
 }
 
-class TorchVerdicts : public JobTest, public ::testing::WithParamInterface<int> {
+class TorchVerdicts : public TorchJobs, public ::testing::WithParamInterface<int> {
  protected:
-  void SetUp() override {
-    JobTest::SetUp();
-    if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
-  }
+  TorchVerdicts() : TorchJobs("torch_verdicts.py") {}
 
   static int size() { return GetParam(); }
   static int odd() { return size() - 1; }
@@ -59,35 +48,17 @@ class TorchVerdicts : public JobTest, public ::testing::WithParamInterface<int> 
   }
   static std::string Odd() { return absl::StrCat("rank ", odd()); }
 
-  Subprocess StartJob(const std::string& how, const Arguments& more,
-                      const Environment& changes = {}) const {
-    Environment environment = {
-        {"PYTHON_EXEC", PeerPython()}, {"PYTHONDONTWRITEBYTECODE", "1"}, {"OUT", Out("")}};
-    environment.insert(changes.begin(), changes.end());
-    return Start(Arguments{"run", absl::StrCat("--nproc_per_node=", size()), "--rdzv_id=" + how,
-                           "--log_dir=" + Out("logs")} +
-                     more +
-                     Arguments{absl::StrCat(kSourceDirectory,
-                                            "/tests/integration/programs/torch_verdicts.py"),
-                               how},
-                 environment);
+  Subprocess StartOne(const std::string& how, const Arguments& options,
+                      const Environment& changes = {}) {
+    return StartJob(how, size(), options, changes);
   }
-
   // Each ends by the verdict about it, which `begins` the line.
-  void ExpectVerdicts(const std::vector<Program>& programs) const {
-    for (size_t begin = 0; begin < programs.size(); begin += kJobsAtOnce) {
-      std::vector<std::pair<const Program*, Subprocess>> jobs;
-      for (size_t i = begin; i < std::min(begin + kJobsAtOnce, programs.size()); ++i) {
-        jobs.emplace_back(&programs[i], StartJob(programs[i].how, {"--hang_timeout=15"}));
-      }
-      for (auto& [program, job] : jobs) {
-        EXPECT_TRUE(job.WaitForOutput("hang: ", kPatience)) << program->how;
-        job.Signal(SIGTERM);
-        const std::string said = job.Wait(kPatience).err;
-        const std::string begins = size() == 2 ? program->of_two : program->of_more;
-        EXPECT_THAT(said, HasSubstr(absl::StrCat("hang: ", begins))) << program->how;
-      }
+  void ExpectVerdicts(const std::vector<Program>& programs) {
+    std::vector<Said> said;
+    for (const Program& each : programs) {
+      said.push_back({each.how, absl::StrCat("hang: ", size() == 2 ? each.of_two : each.of_more)});
     }
+    ExpectSaid(said, {.num_local = size()}, {"--hang_timeout=15"});
   }
 };
 
@@ -136,7 +107,7 @@ TEST_P(TorchVerdicts, BeginWithTheRankThatLeavesItsLoopEarly) {
 // Gloo aborts a rank that receives more than it expects, which is the one with the odd size for two
 // ranks in no case that can be told.
 TEST_P(TorchVerdicts, OfARankThatIsAbortedForAnotherOnesSizeIsThatOther) {
-  const SubprocessResult result = StartJob("size", {"--shutdown_timeout=1800"}).Wait(kPatience);
+  const SubprocessResult result = StartOne("size", {"--shutdown_timeout=1800"}).Wait(kPatience);
   EXPECT_THAT(result, ExitsWith(128 + SIGABRT));
   const std::string called =
       absl::StrCat(Odd(), " called all_reduce #6 (group default_pg, 8192 bytes f32) where ",
@@ -152,7 +123,7 @@ TEST_P(TorchVerdicts, OfARankThatIsAbortedForAnotherOnesSizeIsThatOther) {
 }
 
 TEST_P(TorchVerdicts, AreNoneOfARankThatIsSlowWhichIsToldOnce) {
-  Subprocess job = StartJob("slow", {"--max_restarts=1"});
+  Subprocess job = StartOne("slow", {"--max_restarts=1"});
   EXPECT_TRUE(job.WaitForOutput("is slow, not hung", kPatience));
   WriteFile(Out("seen"), "");
   const SubprocessResult result = job.Wait(kPatience);
@@ -166,7 +137,7 @@ TEST_P(TorchVerdicts, AreNoneOfARankThatIsSlowWhichIsToldOnce) {
 TEST_P(TorchVerdicts, AreNoneOfProgramsThatOnlyTakeLong) {
   std::vector<std::pair<std::string, Subprocess>> jobs;
   for (const char* how : {"long_pause", "checkpoint", "first_step", "short_pause", "uneven"}) {
-    jobs.emplace_back(how, StartJob(how, {"--max_restarts=1"}));
+    jobs.emplace_back(how, StartOne(how, {"--max_restarts=1"}));
   }
   EXPECT_TRUE(jobs.front().second.WaitForOutput(" has not called all_reduce #6 ", kPatience));
   WriteFile(Out("noticed"), "");
@@ -188,7 +159,7 @@ TEST_P(TorchVerdicts, AreNoneOfProgramsThatOnlyTakeLong) {
 
 // Nobody waits for another, so that there is nobody at fault: it is told once, and that it is over.
 TEST_P(TorchVerdicts, AreNoneWhereAllRanksSleep) {
-  Subprocess job = StartJob("quiet", {"--max_restarts=1"});
+  Subprocess job = StartOne("quiet", {"--max_restarts=1"});
   EXPECT_TRUE(job.WaitForOutput("have used almost no processor time", kPatience));
   WriteFile(Out("seen"), "");
   const SubprocessResult result = job.Wait(kPatience);
@@ -203,7 +174,7 @@ TEST_P(TorchVerdicts, NameTheFileThatDoesNotCome) {
     HungFileSystem hung(absl::StrCat(directory(), "/", how), "data", "1",
                         HungFileSystem::Pages::kUsed);
     if (!hung.mounted()) GTEST_SKIP() << hung.why_not();
-    Subprocess job = StartJob(how, {"--max_restarts=1"}, {{"DATA", hung.file()}});
+    Subprocess job = StartOne(how, {"--max_restarts=1"}, {{"DATA", hung.file()}});
     EXPECT_TRUE(job.WaitForOutput(absl::StrCat(" of ", hung.file(), " on "), kPatience)) << how;
     hung.AnswerAgain();
     const SubprocessResult result = job.Wait(kPatience);
@@ -215,31 +186,14 @@ TEST_P(TorchVerdicts, NameTheFileThatDoesNotCome) {
   }
 }
 
-class TorchVerdictsOverNodes : public SeveralNodes {
+class TorchVerdictsOverNodes : public TorchJobs {
  protected:
-  void SetUp() override {
-    SeveralNodes::SetUp();
-    if (PeerPython().empty()) GTEST_SKIP() << kNoPeerPython;
-  }
-  std::vector<Subprocess> StartNodes(const std::string& how, const Arguments& more = {}) const {
-    std::vector<Subprocess> nodes;
-    for (int node = 0; node < 2; ++node) {
-      nodes.push_back(StartStatic(
-          node, 2,
-          more + Arguments{absl::StrCat("--log_dir=", Out("logs"), node),
-                           absl::StrCat(kSourceDirectory,
-                                        "/tests/integration/programs/torch_verdicts.py"),
-                           how},
-          {{"PYTHON_EXEC", PeerPython()}, {"PYTHONDONTWRITEBYTECODE", "1"}, {"OUT", Out("")}}));
-      if (node > 0) continue;
-      EXPECT_TRUE(nodes[0].WaitForOutput("hosting the rendezvous", kPatience));
-    }
-    return nodes;
-  }
+  static constexpr Shape kTwo = {.num_nodes = 2, .num_local = 1};
+  TorchVerdictsOverNodes() : TorchJobs("torch_verdicts.py") {}
 };
 
 TEST_F(TorchVerdictsOverNodes, SayOnEveryConsoleWhichRankIsSlow) {
-  std::vector<Subprocess> nodes = StartNodes("slow");
+  std::vector<Subprocess> nodes = StartAgents("slow", kTwo, {});
   for (Subprocess& node : nodes) EXPECT_TRUE(node.WaitForOutput("is slow, not hung", kPatience));
   WriteFile(Out("seen"), "");
   for (Subprocess& node : nodes) {
@@ -250,15 +204,11 @@ TEST_F(TorchVerdictsOverNodes, SayOnEveryConsoleWhichRankIsSlow) {
 }
 
 TEST_F(TorchVerdictsOverNodes, SayOnEveryConsoleWhoHasGoneOnWithoutAReceive) {
-  std::vector<Subprocess> nodes = StartNodes("receive", {"--hang_timeout=15"});
-  for (Subprocess& node : nodes) EXPECT_TRUE(node.WaitForOutput("hang: ", kPatience));
-  for (Subprocess& node : nodes) node.Signal(SIGINT);
-  for (Subprocess& node : nodes) {
-    EXPECT_THAT(node.Wait(kPatience).err,
-                HasSubstr("hang: rank 1 has gone on to all_reduce #6 (group default_pg, 4096 bytes "
-                          "f32) without the recv for which rank 0 waits in send to rank 1 (group "
-                          "default_pg); rank 0 waits"));
-  }
+  ExpectSaid({{"receive",
+               "hang: rank 1 has gone on to all_reduce #6 (group default_pg, 4096 bytes f32) "
+               "without the recv for which rank 0 waits in send to rank 1 (group default_pg); "
+               "rank 0 waits"}},
+             kTwo, {"--hang_timeout=15"});
 }
 
 }  // namespace

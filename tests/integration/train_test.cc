@@ -304,6 +304,17 @@ TEST_F(Training, RefusesACheckpointOfAnotherModelAndNamesTheDifference) {
   EXPECT_THAT(heads.err, HasSubstr("heads is 2 there and 4 here"));
 }
 
+// Rotary positions of another base have no shape that differs.
+TEST_F(Training, RefusesACheckpointWhosePartsDifferInNoShape) {
+  const Arguments parts = {"--steps=2", "--mlp_size=64", "--kv_heads=1"};
+  ASSERT_THAT(Train(1, Arguments{"--model=llama-2-7b"} + parts + Arguments{"--save", Out("saved")}),
+              ExitsWith(0));
+  const SubprocessResult other =
+      Train(1, Arguments{"--model=llama-3-8b"} + parts + Arguments{"--resume", Out("saved")});
+  EXPECT_THAT(other, ExitsWith(2));
+  EXPECT_THAT(other.err, HasSubstr("parts is "));
+}
+
 TEST_F(Training, EndsAtATokenOutsideTheVocabularyAndNamesTheFile) {
   std::string header(1024, '\0');
   const int32_t fields[] = {20240520, 1, 40};

@@ -10,6 +10,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace muster::testing {
 namespace {
@@ -231,6 +233,28 @@ class Parser {
   std::vector<ClassShape> classes_;
 };
 
+// The names that a line of Python assigns to: of "self.a, self.b[c] = self.d = 1" a and d.
+std::vector<std::string> AssignedToSelf(absl::string_view line) {
+  std::vector<std::string> names;
+  std::vector<absl::string_view> targets = absl::StrSplit(line, " = ");
+  targets.pop_back();  // the value
+  for (const absl::string_view target : targets) {
+    for (absl::string_view part : absl::StrSplit(target, ", ")) {
+      part = part.substr(0, part.find(':'));  // an annotation
+      const bool is_of_self = absl::ConsumePrefix(&part, "self.");
+      if (is_of_self && absl::c_all_of(part, IsOfWord)) names.emplace_back(part);
+    }
+  }
+  return names;
+}
+
+// The field that a line of a dataclass declares, "name: type"; empty for other lines.
+std::string DeclaredField(absl::string_view line) {
+  const size_t colon = line.find(": ");
+  const absl::string_view name = line.substr(0, colon);
+  return colon != line.npos && absl::c_all_of(name, IsOfWord) ? std::string(name) : "";
+}
+
 std::string LastName(const std::string& name) {
   const size_t colon = name.rfind("::");
   return colon == name.npos ? name : name.substr(colon + 2);
@@ -248,6 +272,39 @@ std::string ValueType(std::string type) {
 
 std::vector<ClassShape> ClassesIn(const std::string& file, const SourceText& source) {
   return Parser(file, TokensOf(source.code)).Parse();
+}
+
+std::vector<ClassShape> PythonClassesIn(const std::string& file, const std::string& text) {
+  std::vector<ClassShape> classes;
+  std::vector<std::pair<size_t, size_t>> open;  // the column and the index of each class around
+  bool is_in_text = false;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    const size_t quotes = std::vector<absl::string_view>(absl::StrSplit(line, "\"\"\"")).size() - 1;
+    const bool was_in_text = std::exchange(is_in_text, is_in_text != (quotes % 2 == 1));
+    const size_t column = line.find_first_not_of(' ');
+    if (was_in_text || column == line.npos) continue;
+    line.remove_prefix(column);
+    while (!open.empty() && column <= open.back().first) open.pop_back();
+    if (absl::ConsumePrefix(&line, "class ")) {
+      const std::string outer = open.empty() ? "" : classes[open.back().second].name + "::";
+      const absl::string_view name = line.substr(0, line.find_first_of("(:"));
+      open.emplace_back(column, classes.size());
+      classes.push_back({absl::StrCat(outer, name), file, false, {}});
+    } else if (!open.empty()) {
+      ClassShape& shape = classes[open.back().second];
+      const bool is_of_class = column == open.back().first + 4;
+      shape.methods += is_of_class && absl::StartsWith(line, "def ") ? 1 : 0;
+      std::vector<std::string> names = AssignedToSelf(line);
+      if (is_of_class) names.push_back(DeclaredField(line));
+      for (const std::string& name : names) {
+        const auto is_it = [&](const Member& member) { return member.name == name; };
+        if (!name.empty() && absl::c_none_of(shape.members, is_it)) {
+          shape.members.push_back({"", name});
+        }
+      }
+    }
+  }
+  return classes;
 }
 
 std::vector<ClassSize> SizesOf(const std::vector<ClassShape>& classes) {

@@ -1,4 +1,4 @@
-// Classes of C++ sources and their data members, as far as a test of the tree must know them.
+// Classes of C++ and Python sources and their data members, as far as a test of the tree asks.
 //
 // A reader of declarations, not a compiler: templates, nested classes, attributes of locks and
 // members with initialisers are understood; macros that declare members are not.
@@ -21,10 +21,15 @@ struct ClassShape {
   std::string file;
   bool is_struct = false;
   std::vector<Member> members;  // without static ones
+  int methods = 0;              // counted in Python alone
 };
 
 // Classes and structs that `source` defines, nested ones after the class around them.
 std::vector<ClassShape> ClassesIn(const std::string& file, const SourceText& source);
+
+// Classes of a source in Python. Members are what is assigned to `self` and what a dataclass
+// declares; they have no type.
+std::vector<ClassShape> PythonClassesIn(const std::string& file, const std::string& text);
 
 struct ClassSize {
   std::string name;

@@ -14,6 +14,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -38,6 +39,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 
 constexpr int kMembersMax = 15;
+constexpr int kMethodsMax = 25;  // of a class of Python
 constexpr int kColumnsMax = 100;
 
 // What exceeds a limit: "members Engine::State" to 43, "fields Plan" to 30 where it is data. Facts
@@ -56,6 +58,7 @@ bool EndsWithAny(const std::string& text, const std::vector<std::string>& ending
 }
 
 bool IsCpp(const std::string& path) { return EndsWithAny(path, {".h", ".cc", ".cu", ".cuh"}); }
+bool IsPython(const std::string& path) { return EndsWithAny(path, {".py"}); }
 bool IsReadme(const std::string& path) { return EndsWithAny(path, {"README.md"}); }
 
 std::vector<File> ReadTree() {
@@ -82,9 +85,11 @@ const std::vector<File>& Tree() {
 
 std::vector<ClassShape> ClassesOf(const std::vector<File>& files) {
   std::vector<ClassShape> classes;
+  const auto back = std::back_inserter(classes);
   for (const File& file : files) {
-    if (!IsCpp(file.path) || absl::StartsWith(file.path, "tests/")) continue;
-    for (ClassShape& shape : ClassesIn(file.path, file.source)) classes.push_back(shape);
+    if (absl::StartsWith(file.path, "tests/")) continue;
+    if (IsCpp(file.path)) absl::c_move(ClassesIn(file.path, file.source), back);
+    if (IsPython(file.path)) absl::c_move(PythonClassesIn(file.path, file.text), back);
   }
   return classes;
 }
@@ -98,9 +103,17 @@ void CountMembers(const std::vector<File>& files, Offenders* found) {
   }
 }
 
+void CountMethods(const std::vector<File>& files, Offenders* found) {
+  for (const ClassShape& shape : ClassesOf(files)) {
+    if (shape.methods > kMethodsMax) {
+      (*found)[absl::StrCat("methods ", shape.name, " ", shape.file)] = shape.methods;
+    }
+  }
+}
+
 void CountWideLines(const std::vector<File>& files, Offenders* found) {
   for (const File& file : files) {
-    if (!IsCpp(file.path) && !IsReadme(file.path) && !absl::EndsWith(file.path, ".py")) continue;
+    if (!IsCpp(file.path) && !IsReadme(file.path) && !IsPython(file.path)) continue;
     for (absl::string_view line : absl::StrSplit(file.text, '\n')) {
       if (Columns(line) > kColumnsMax) {
         ++(*found)[absl::StrCat("columns ", file.path)];
@@ -405,6 +418,7 @@ void PrintMessages(const File& file) {
 Offenders OffendersOf(const std::vector<File>& files) {
   Offenders found;
   CountMembers(files, &found);
+  CountMethods(files, &found);
   CountWideLines(files, &found);
   MeasureReadmes(files, &found);
   FindStaleNames(files, &found);
@@ -530,6 +544,8 @@ std::vector<ClassSize> SizesIn(const std::string& code) {
   return SizesOf(ClassesIn("a.h", ReadSource(code)));
 }
 
+MATCHER(HasName, "") { return std::get<0>(arg).name == std::get<1>(arg); }
+
 auto HasSize(const std::string& name, int members) {
   return ::testing::AllOf(Field(&ClassSize::name, name), Field(&ClassSize::members, members));
 }
@@ -585,6 +601,63 @@ TEST(House, CountsAStructOfOneClassAsItsFields) {
   EXPECT_THAT(SizesOf(classes),
               ElementsAre(HasSize("Parts", 2), HasSize("One", 2), HasSize("Parts", 3),
                           HasSize("Two", 1), HasSize("Three", 1)));
+}
+
+TEST(House, CountsWhatIsAssignedToSelfAndTheMethodsOfClassesOfPython) {
+  const std::vector<ClassShape> classes = PythonClassesIn("a.py", R"(
+class One(Base):
+    """Text like code:
+    self.not_this = 1
+    """
+    limit = 3
+
+    def __init__(self, x):
+        self.a, self._b = x, (1 if x == 2 else 3)
+        self.c = self.d = None
+        self.e: dict[str, int] = {}
+        self.table[self.key, 1] = self.a
+
+    def again(self):
+        def inner():
+            self.f = other(self.ghost, key=self.ghost)
+        self.a = 2
+        if self.a == 3:
+            self.ghost.part = 4
+
+    class Inner:
+        def only(self):
+            self.g = 1
+
+
+@dataclasses.dataclass
+class Two:
+    name: str
+    number: int = 0
+
+
+def free(self):
+    self.nothing = 1
+)");
+  const auto is = [](const std::string& name, int methods,
+                     const std::vector<std::string>& members) {
+    return ::testing::AllOf(Field(&ClassShape::name, name), Field(&ClassShape::methods, methods),
+                            Field(&ClassShape::members, ::testing::Pointwise(HasName(), members)));
+  };
+  EXPECT_THAT(classes, ElementsAre(is("One", 2, {"a", "_b", "c", "d", "e", "f"}),
+                                   is("One::Inner", 1, {"g"}), is("Two", 0, {"name", "number"})));
+}
+
+TEST(House, RefusesAClassOfPythonWithTooManyMembersOrMethods) {
+  std::string code = "class One:\n";
+  for (int i = 0; i <= kMethodsMax; ++i) {
+    absl::StrAppend(&code, "    def m", i, "(self):\n        self.a", i, " = 1\n");
+  }
+  const std::vector<File> files = {{"agent/a.py", code, {}}, {"tests/a.py", code, {}}};
+  Offenders found;
+  CountMembers(files, &found);
+  CountMethods(files, &found);
+  EXPECT_THAT(found, ElementsAre(Pair("members One agent/a.py", kMethodsMax + 1),
+                                 Pair("methods One agent/a.py", kMethodsMax + 1)));
 }
 
 TEST(House, TellsDataFromWhatBehaves) {

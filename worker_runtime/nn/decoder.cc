@@ -63,13 +63,7 @@ absl::Status FreezeBase(const ParameterStore& store, size_t first,
 }
 
 Norm NormIn(const Scope& scope, const DecoderConfig& config) {
-  const bool is_layer = config.parts.norm == DecoderParts::NormKind::kLayer;
-  return Norm(scope, config.hidden_size, is_layer ? Norm::Kind::kLayer : Norm::Kind::kRms,
-              config.parts.norm_epsilon);
-}
-
-Nonlinearity NonlinearityOf(const DecoderConfig& config) {
-  return config.parts.mlp == DecoderParts::Mlp::kGelu ? Nonlinearity::kGelu : Nonlinearity::kSwiGlu;
+  return Norm(scope, config.hidden_size, config.parts.norm, config.parts.norm_epsilon);
 }
 
 bool HasBias(const DecoderConfig& config, bool of_qkv = false) {
@@ -105,7 +99,7 @@ CausalAttention::Options AttentionOf(const DecoderConfig& config) {
 DecoderBlock::DecoderBlock(const Scope& scope, const DecoderConfig& config,
                            const DecoderAdapters& adapters)
     : context_(config.context),
-      nonlinearity_(NonlinearityOf(config)),
+      nonlinearity_(config.parts.mlp),
       residual_(config.parts.multipliers.residual),
       norm1_(NormIn(scope / "ln_1", config)),
       qkv_(MatrixIn(scope / "attn" / "c_attn", adapters,
@@ -197,6 +191,12 @@ Activation Decoder::Forward(Tape& tape, const TokenBatch& batch) const {
 }
 
 Activation Decoder::Embed(Tape& tape, const TokenBatch& batch, int64_t first_position) const {
+  const int64_t tokens = first_position + batch.sequence;
+  // The table of learned positions says so of itself.
+  if (config_.parts.rotary.has_value() && tokens > config_.context) {
+    return tape.Refuse(absl::StrCat("embedding: a sequence of ", tokens,
+                                    " tokens is longer than the context of ", config_.context));
+  }
   return Scale(tape, embedding_.Forward(tape, batch, first_position),
                config_.parts.multipliers.embedding);
 }

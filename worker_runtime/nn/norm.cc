@@ -63,10 +63,11 @@ struct Recorded {
 
 }  // namespace
 
-Norm::Norm(const Scope& scope, int64_t width, Kind kind, double epsilon)
+Norm::Norm(const Scope& scope, int64_t width, NormKind kind, double epsilon)
     : weight_(scope.Declare(
           {.name = "weight", .shape = {width}, .initializer = Initializer::Constant(1)})),
-      bias_(kind == Kind::kLayer ? &scope.Declare({.name = "bias", .shape = {width}}) : nullptr),
+      bias_(kind == NormKind::kLayer ? &scope.Declare({.name = "bias", .shape = {width}})
+                                     : nullptr),
       epsilon_(epsilon) {}
 
 Activation Norm::Forward(Tape& tape, const Activation& x) const {
@@ -102,8 +103,7 @@ namespace {
 
 // The heads of queries or of keys in rows of qkv, each a row of its own.
 kernels::NormShape ShapeOf(const HeadNorms::Options& options, const Shape& qkv, bool of_keys) {
-  const int64_t key_heads = options.kv_heads == 0 ? options.heads : options.kv_heads;
-  const int64_t heads = of_keys ? key_heads : options.heads;
+  const int64_t heads = of_keys ? options.kv_heads : options.heads;
   return {.kind = kernels::NormKind::kRms,
           .rows = RowsOf(qkv).rows * heads,
           .width = options.head_size,

@@ -9,7 +9,7 @@
 namespace muster::plan {
 ConfigView ConfigFilesOnDisk(int world_size, int of_node) {
   const char* const home = std::getenv("HOME");
-  return {.read_file = ReadFile,
+  return {.read_file = [](const std::string& path) { return ReadFile(path); },
           .home = home == nullptr ? "" : home,
           .facts = {{"world_size", absl::StrCat(world_size)},
                     {"nproc_per_node", absl::StrCat(of_node)}}};

@@ -60,10 +60,20 @@ absl::Status CheckHeads(const DecoderConfig& config) {
                                               " where positions are rotary, not ", width));
 }
 
-absl::Status CheckRotary(const RotaryPositions& rotary) {
+absl::Status CheckRotary(const RotaryPositions& rotary, int64_t context) {
+  if (rotary.context_max > 0 && context > rotary.context_max) {
+    return FieldError("context",
+                      absl::StrCat(" must be at most ", rotary.context_max,
+                                   ", the tokens that the model was made for, not ", context));
+  }
   if (!(rotary.base > 0) || !(rotary.factor > 0)) {
     return FieldError("rotary", absl::StrCat(": base and factor must be above 0, not ", rotary.base,
                                              " and ", rotary.factor));
+  }
+  if (rotary.context_max < 0) {
+    return FieldError("rotary", absl::StrCat(": context_max must be at least 1, or 0 where nothing "
+                                             "is known, not ",
+                                             rotary.context_max));
   }
   if (rotary.scaling != RotaryPositions::Scaling::kLlama3) return absl::OkStatus();
   if (rotary.original_context > 0 && 0 < rotary.low_factor &&
@@ -88,14 +98,12 @@ struct Counts {
     return config.parts.rotary.has_value() ? Count{0}
                                            : static_cast<Count>(config.context) * hidden();
   }
-  Count norm() const {
-    return config.parts.norm == DecoderParts::NormKind::kLayer ? 2 * hidden() : hidden();
-  }
+  Count norm() const { return config.parts.norm == NormKind::kLayer ? 2 * hidden() : hidden(); }
   Count block() const {
     const auto qkv = static_cast<Count>(config.qkv_width());
     const auto queries = static_cast<Count>(config.query_width());
     const auto mlp = static_cast<Count>(config.mlp_width());
-    const Count widened = config.parts.mlp == DecoderParts::Mlp::kSwiGlu ? 2 * mlp : mlp;
+    const Count widened = config.parts.mlp == Nonlinearity::kSwiGlu ? 2 * mlp : mlp;
     const Count matrices = (qkv + queries + widened + mlp) * hidden();
     const Count head_norms =
         config.parts.head_norms ? 2 * static_cast<Count>(config.head_width()) : 0;
@@ -154,7 +162,7 @@ absl::Status DecoderConfig::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckOptional("head_size", head_size));
   MUSTER_RETURN_IF_ERROR(CheckOptional("mlp_size", mlp_size));
   MUSTER_RETURN_IF_ERROR(CheckHeads(*this));
-  if (parts.rotary.has_value()) MUSTER_RETURN_IF_ERROR(CheckRotary(*parts.rotary));
+  if (parts.rotary.has_value()) MUSTER_RETURN_IF_ERROR(CheckRotary(*parts.rotary, context));
   return CheckTotal(*this);
 }
 

@@ -34,9 +34,9 @@ constexpr DecoderConfig Llama(const Sizes& sizes, double base) {
           .vocabulary = sizes.vocabulary,
           .kv_heads = sizes.kv_heads,
           .mlp_size = sizes.mlp_size,
-          .parts = {.norm = DecoderParts::NormKind::kRms,
-                    .rotary = RotaryPositions{.base = base},
-                    .mlp = DecoderParts::Mlp::kSwiGlu,
+          .parts = {.norm = NormKind::kRms,
+                    .rotary = RotaryPositions{.base = base, .context_max = sizes.context},
+                    .mlp = Nonlinearity::kSwiGlu,
                     .biases = DecoderParts::Biases::kNone,
                     .tied = false}};
 }

@@ -58,6 +58,12 @@ void ByteLine(std::string& page, absl::string_view name, int64_t bytes) {
                         Grouped(bytes));
 }
 
+std::string AnswerText(const PlanPageInput& input, const RankMemory& memory) {
+  return absl::StrCat("each rank takes ", ReadableBytes(memory.total()), " and sends ",
+                      ReadableBytes(memory.figures.sent_total()), " per step",
+                      input.fits.empty() ? "" : "; ", input.fits, "\n\n");
+}
+
 void AppendModel(const PlanPageInput& input, std::string& page) {
   const PlanOptions& options = input.options;
   const DecoderConfig& model = options.model;
@@ -82,11 +88,14 @@ void AppendPlan(const PlanPageInput& input, std::string& page) {
                              input.world_size == 1 ? " rank:" : " ranks:"));
   for (const auto& [key, value] : Describe(input.options.plan)) {
     const auto source = input.sources.by_field.find(key);
+    const bool is_default = source == input.sources.by_field.end();
+    if (is_default && !input.verbose && key != "preset") continue;
     const std::string shown =
         key == "schedule" ? NameOfSchedule(input.options.plan.schedule) : value;
     absl::StrAppendFormat(&page, "  %-28s %-16s  %s\n", key, shown,
-                          source == input.sources.by_field.end() ? "default" : source->second);
+                          is_default ? "default" : source->second);
   }
+  if (!input.verbose) ValueLine(page, "all else", "default; --verbose shows it");
   ValueLine(page, "hash", input.hash);
 }
 
@@ -387,11 +396,13 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   }
   AppendOffload(options, page);
   AppendMemory(input, memory, page);
-  AppendGathering(program, page);
+  if (input.verbose) AppendGathering(program, page);
   AppendReduction(input, page);
-  AppendBuckets(LearnedBuckets(program), BytesOf(program.types.gradients), page);
+  if (input.verbose) {
+    AppendBuckets(LearnedBuckets(program), BytesOf(program.types.gradients), page);
+  }
   AppendWire(memory.figures, page);
-  return page + SourcesText(input.sources);
+  return AnswerText(input, memory) + page + SourcesText(input.sources);
 }
 
 std::string SourcesText(const PlanSources& sources) {

@@ -42,6 +42,8 @@ struct PlanPageInput {
   int64_t gpu_bytes = 0;
   int64_t pinned_bytes_max = 0;
   std::string hash;  // of CanonicalText; what the engine compares between ranks
+  std::string fits;  // whether devices that are known hold it, for people; empty: none are known
+  bool verbose = false;
   // The model that options.model describes: its units, their parameters, and what a micro-batch
   // does to them and to memory in each stage (engine/cut_model.h). places() divides world_size.
   std::vector<std::string> unit_names;
@@ -81,7 +83,9 @@ std::string ReadableBytes(int64_t bytes);
 // What was said and where, and what changes nothing; empty where nothing was said.
 std::string SourcesText(const PlanSources& sources);
 
-// Lines of text: model, plan, step, stages of a pipeline, memory per rank, buckets, bytes sent.
+// Lines of text: what a rank takes and whether that fits, model, plan, step, stages of a pipeline,
+// memory per rank, bytes sent. Every field of the plan, how parameters are gathered, and buckets,
+// where it is verbose; else only what was said of the plan.
 //
 // Errors: kInvalidArgument: more tokens than can be counted.
 absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input);

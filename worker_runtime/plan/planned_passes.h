@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "worker_runtime/plan/program_draft.h"
-#include "worker_runtime/plan/stage_order.h"
+#include "worker_runtime/plan/schedules/pass_order.h"
 #include "worker_runtime/plan/use_schedule.h"
 
 namespace muster::plan {

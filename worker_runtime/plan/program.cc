@@ -33,8 +33,7 @@ constexpr KindRow kKinds[] = {{"FORWARD", Lane::kCompute},
                               {"RESHARD", Lane::kMemory}};
 static_assert(std::size(kKinds) == kNumActionKinds);
 
-// [Payload], [Arena], [Collective]
-constexpr absl::string_view kPayloads[] = {"activation", "gradient", "tied gradient", "tied value"};
+// [Arena], [Collective]
 constexpr absl::string_view kArenas[] = {"parameters",
                                          "gathered parameters",
                                          "gradients",
@@ -122,7 +121,6 @@ ActionKind KindOf(const Reshard&) { return ActionKind::kReshard; }
 absl::string_view ToString(ActionKind kind) { return kKinds[static_cast<size_t>(kind)].name; }
 Lane LaneOf(ActionKind kind) { return kKinds[static_cast<size_t>(kind)].lane; }
 
-absl::string_view ToString(Payload payload) { return kPayloads[static_cast<size_t>(payload)]; }
 absl::string_view ToString(Arena arena) { return kArenas[static_cast<size_t>(arena)]; }
 
 int64_t& At(ArenaBytes& bytes, Arena arena) { return bytes[static_cast<size_t>(arena)]; }

@@ -29,6 +29,7 @@
 #include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/bucket_plan.h"
 #include "worker_runtime/plan/ordered_sums.h"
+#include "worker_runtime/plan/schedules/pass_order.h"
 #include "worker_runtime/plan/schedules/schedule.h"
 #include "worker_runtime/plan/state_types.h"
 #include "worker_runtime/plan/use_trace.h"
@@ -59,15 +60,6 @@ absl::string_view ToString(ActionKind kind);
 
 enum class Lane : uint8_t { kCompute, kReduce, kGather, kPeer, kMemory };
 Lane LaneOf(ActionKind kind);
-
-// What a SEND carries.
-enum class Payload : uint8_t {
-  kActivation,  // of a stage's end, forwards
-  kGradient,    // of a stage's begin, backwards
-  kTied,        // the gradient that a later stage adds to a parameter of an earlier one
-  kValue,       // such a parameter's new value
-};
-absl::string_view ToString(Payload payload);
 
 // The kinds of memory that are laid out and counted.
 enum class Arena : uint8_t {
@@ -119,14 +111,6 @@ struct Pass {
   int slot = kNone;            // gradient buffer that BACKWARD writes, where gradients are whole
   std::vector<Merge> merges;   // of whole buffers, behind it
   std::vector<Entry> entries;  // in their order
-};
-
-// What stages hand on, named by what it is.
-struct Handed {
-  Payload payload = Payload::kActivation;
-  int stage = 0;                // that made it
-  int64_t micro_batch = kNone;  // kNone: it is of the whole step
-  friend auto operator<=>(const Handed&, const Handed&) = default;
 };
 
 // SEND, RECV.

@@ -10,7 +10,7 @@
 
 #include "worker_runtime/plan/planned_passes.h"
 #include "worker_runtime/plan/program_draft.h"
-#include "worker_runtime/plan/stage_order.h"
+#include "worker_runtime/plan/schedules/pass_order.h"
 
 namespace muster::plan {
 

@@ -1,5 +1,4 @@
-// The order in which the ranks of a pipeline work under a plan, and what each of them hands to
-// others, in one order on both sides of every way between two ranks.
+// The schedule of a pipeline that a plan asks for.
 //
 // Threads: pure.
 #pragma once
@@ -9,9 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "muster/plan.h"
-#include "worker_runtime/plan/program.h"
 #include "worker_runtime/plan/schedules/schedule.h"
 
 namespace muster::plan {
@@ -39,35 +36,5 @@ std::vector<int> StagesAt(const Schedule& schedule, int place);
 bool SplitsBackward(const Schedule& schedule);
 // The same of a plan's schedule, over however many ranks.
 bool SplitsBackward(const Plan& plan);
-
-// A stage that uses parameters of an earlier one, and hands their gradient to it with every
-// micro-batch from the first such on.
-struct TiedStages {
-  int borrower = 0;
-  int lender = 0;
-  int64_t first_micro_batch = 0;
-};
-
-// What stages hand on, and the rank of the pipeline that it comes from or goes to.
-struct HandedBy {
-  Handed what;
-  int place = 0;
-  friend bool operator==(const HandedBy&, const HandedBy&) = default;
-};
-
-// A pass of one rank, and what travels before and after it. Receives come in the order in which the
-// other rank sends, so that some are of later passes.
-struct PassOfRank {
-  StagePass pass;
-  std::vector<HandedBy> receives;  // started before the pass
-  std::vector<Handed> needs;       // of what is received: the pass waits for it
-  std::vector<HandedBy> sends;     // once the pass is done
-  // The rank has the stage behind, or before, too: what the pass makes for it stays where it is.
-  bool keeps = false;
-};
-
-// The passes of the rank at `place`.
-std::vector<PassOfRank> PassesOf(const Schedule& schedule, absl::Span<const TiedStages> tied,
-                                 int place);
 
 }  // namespace muster::plan

@@ -67,7 +67,8 @@ int64_t ControlGroupBytes(absl::string_view proc_cgroup,
 }
 
 int64_t MachineBytes() {
-  const int64_t allowed = ControlGroupBytes(TextOf("/proc/self/cgroup"), TextOf);
+  const int64_t allowed = ControlGroupBytes(TextOf("/proc/self/cgroup"),
+                                            [](const std::string& path) { return TextOf(path); });
   const int64_t pages = sysconf(_SC_PHYS_PAGES);
   const int64_t page_bytes = sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page_bytes <= 0) return allowed;

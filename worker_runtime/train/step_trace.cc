@@ -1,14 +1,12 @@
 #include "worker_runtime/train/step_trace.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
+#include "proto/io/read_file.h"
 
 namespace muster::train {
 namespace {
@@ -52,13 +50,8 @@ std::string StepTrace::ToJson() const {
 
 absl::Status StepTrace::Write(const std::string& directory) const {
   const std::string path = absl::StrCat(directory, "/", FileName());
-  const std::string unfinished = path + ".part";
-  std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
-  file << ToJson();
-  file.close();
-  if (file && std::rename(unfinished.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  const int error = errno;
-  std::remove(unfinished.c_str());
+  const int error = ReplaceFile(path, ToJson());
+  if (error == 0) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
 }
 

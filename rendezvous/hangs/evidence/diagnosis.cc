@@ -111,7 +111,11 @@ class Detective {
 
   void AddStall(int s) {
     const Stall& stall = stalls_[s];
-    for (const int m : stall.missing) Accuse(NodeOfStall(s), m);
+    const bool is_fact = stall.operation->name != kDestroy;
+    for (const int m : stall.missing) {
+      graph_->AddEdge(NodeOfStall(s), m);
+      has_fact_[m] = has_fact_[m] || is_fact;
+    }
     if (!stall.missing.empty()) return;
     if (stall.has_unseen_members) {
       graph_->AddEdge(NodeOfStall(s), NodeOfUnseen());
@@ -151,17 +155,20 @@ class Detective {
           AddTransfer(i, record, op);
         }
       }
-      if (collective != nullptr) graph_->AddEdge(i, NodeOfStall(stall_of_group_[record.group]));
+      const int stall = collective == nullptr ? kNone : stall_of_group_[record.group];
+      if (stall != kNone) graph_->AddEdge(i, NodeOfStall(stall));
     }
   }
 
   void AddTransfer(int i, const GroupRecord& record, const Operation& op) {
-    const bool is_rpc = index_.group(record.group).name == kRpcGroup;
+    const std::string& name = index_.group(record.group).name;
+    const bool is_rpc = name == kRpcGroup;
     const auto wait_for = [&](int node) {
       graph_->AddEdge(i, node);
       transfers_.push_back({i, node, record.group, op});
     };
-    if (op.peer < 0) return wait_for(is_rpc ? NodeOfUnseen() : NodeOfAnybody());
+    const bool is_unseen = is_rpc || name == kStoreGroup;
+    if (op.peer < 0) return wait_for(is_unseen ? NodeOfUnseen() : NodeOfAnybody());
     const std::vector<int>& members = index_.group(record.group).members;
     const int other = op.peer < static_cast<int>(members.size()) ? members[op.peer] : kUnknownRank;
     const auto found = index_.indices().find(other);
@@ -323,9 +330,20 @@ class Detective {
     }
     std::sort(best.diagnosis.culprits.begin(), best.diagnosis.culprits.end());
     AddWaiting(best);
-    best.diagnosis.is_busy = Are(&RankEvidence::is_busy, best.diagnosis.culprits);
+    best.diagnosis.is_busy =
+        Are(&RankEvidence::is_busy, best.diagnosis.culprits) || MayKeyBeSet(best.diagnosis);
     best.diagnosis.loop = Are(&RankEvidence::loops, best.diagnosis.culprits);
     return best.diagnosis;
+  }
+
+  // One that does not wait for the key works, and may set it.
+  bool MayKeyBeSet(const Diagnosis& found) const {
+    return found.group == kStoreGroup &&
+           std::any_of(index_.indices().begin(), index_.indices().end(), [&](const auto& entry) {
+             const bool waits =
+                 std::binary_search(found.waiting.begin(), found.waiting.end(), entry.first);
+             return !waits && rank(entry.second).is_busy;
+           });
   }
 
   bool Are(bool RankEvidence::*what, const std::vector<int>& numbers) const {
@@ -359,7 +377,7 @@ class Detective {
       OfAnswers(nodes.front() - NodeOfAnswers(0), found);
     } else if (nodes.front() == NodeOfUnseen()) {
       found.finding = Finding::kOutOfSight;
-      found.words = TransfersWithAnybodyInWords();
+      found.words = UnknownPeersInWords();
       if (found.words.empty()) found.words = UnsureNumbersInWords(index_, stalls_);
     } else {
       out.stall = nodes.front() - num_ranks;
@@ -419,20 +437,25 @@ class Detective {
   }
 
   // "rank 1 waits in a send or receive (group g), with whom is not known; ranks 0 and 2 have gone
-  // on to all_reduce #3 (group g)", or nothing.
-  std::string TransfersWithAnybodyInWords() const {
+  // on to all_reduce #3 (group g)", or of a key of a store; or nothing.
+  std::string UnknownPeersInWords() const {
+    if (transfers_.empty()) return "";
+    const auto key = std::find_if(transfers_.begin(), transfers_.end(), [&](const auto& transfer) {
+      return index_.group(transfer.group).name == kStoreGroup;
+    });
+    const bool is_key = key != transfers_.end();
+    const Transfer& first = is_key ? *key : transfers_.front();
     std::vector<int> in_transfers;
-    const Transfer* first = nullptr;
     for (const Transfer& transfer : transfers_) {
-      if (!IsWithAnybody(transfer)) return "";
-      in_transfers.push_back(transfer.from);
-      if (first == nullptr) first = &transfer;
+      if (!is_key && !IsWithAnybody(transfer)) return "";
+      const bool is_same = !is_key || transfer.operation.name == first.operation.name;
+      if (is_same) in_transfers.push_back(transfer.from);
     }
-    if (first == nullptr) return "";
     const std::vector<int> numbers = index_.NumbersOf(in_transfers);
     std::string words = absl::StrCat(
-        RanksInWords(numbers), numbers.size() == 1 ? " waits" : " wait", " in ",
-        InWords(first->operation, index_.group(first->group).name), ", with whom is not known");
+        RanksInWords(numbers), numbers.size() == 1 ? " waits" : " wait", is_key ? " for " : " in ",
+        InWords(first.operation, index_.group(first.group).name),
+        is_key ? ", which has not been set" : ", with whom is not known");
     for (const Stall& stall : stalls_) {
       if (stall.missing.empty()) continue;
       const std::vector<int> gone_on = index_.NumbersOf(stall.waiting);

@@ -46,6 +46,7 @@ std::string NameOf(const Operation& operation) {
 
 std::string InWords(const Operation& operation, const std::string& group) {
   std::string peer;
+  if (group == kStoreGroup) return NameOf(operation);
   if (group == kRpcGroup) {
     return absl::StrCat(NameOf(operation),
                         operation.peer < 0 ? "" : absl::StrCat(" at rank ", operation.peer));

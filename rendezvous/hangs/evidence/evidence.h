@@ -27,9 +27,16 @@ inline constexpr int64_t kUnknownSequence = -1;
 // How PyTorch's call is named that makes a group, and that all ranks have to call.
 inline constexpr char kNewGroup[] = "new_group";
 
+// How PyTorch's call is named that ends all groups. What carries them may have it wait for other
+// ranks, or not; and who has no record of it may have come through it.
+inline constexpr char kDestroy[] = "destroy_process_group";
+
 // Calls of PyTorch's RPC, as receives from the rank that is to answer: a thread of that rank's own
 // answers, whatever its main thread waits for.
 inline constexpr char kRpcGroup[] = "RPC";
+
+// Waits for keys of a store, as receives from a rank that is not known: any may set them.
+inline constexpr char kStoreGroup[] = "store";
 
 struct Group {
   std::string name;

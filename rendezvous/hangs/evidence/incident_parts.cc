@@ -45,11 +45,14 @@ bool IsBetween(const std::string& frame) {
          (absl::StrContains(frame, "/lib/python3") && !absl::StrContains(frame, "-packages/"));
 }
 
-// The innermost and the outermost of one thread; of those in between the program's and PyTorch's.
+// The innermost of one thread that are the program's or PyTorch's, and then the innermost of the
+// program's own files, or the outermost.
 std::string ThreadInWords(absl::Span<const std::string> frames, size_t frames_max) {
   std::vector<std::string> telling;
+  size_t own = 0;
   for (const std::string& frame : frames) {
     if (IsBetween(frame)) continue;
+    if (own == telling.size() && absl::StrContains(frame, "-packages/")) ++own;
     const size_t path = frame.find(" at ");
     const size_t file = frame.rfind('/');
     const bool has_folders = path != std::string::npos && file != std::string::npos && file > path;
@@ -57,7 +60,10 @@ std::string ThreadInWords(absl::Span<const std::string> frames, size_t frames_ma
                                   : frame);
   }
   if (telling.size() > frames_max) {
-    telling.erase(telling.begin() + static_cast<std::ptrdiff_t>(frames_max) - 1, telling.end() - 1);
+    const size_t last =
+        own < frames_max - 1 ? telling.size() - 1 : std::min(own, telling.size() - 1);
+    telling[frames_max - 1] = telling[last];
+    telling.resize(frames_max);
   }
   return absl::StrJoin(telling, " < ");
 }

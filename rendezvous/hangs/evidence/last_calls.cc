@@ -17,131 +17,93 @@
 namespace muster::hangs {
 namespace {
 
+bool IsOld(const Call& call) { return call.age > absl::ZeroDuration(); }
+
+// Calls are the same by group, number and what the ranks are to agree on. Those of ranks that could
+// not be asked any more stand apart, where that counts.
+using SameCalls = std::map<std::tuple<bool, std::string, int64_t, Signature>, Call>;
+
+void Add(const Call& call, const RankCalls& rank, bool is_old, SameCalls& out) {
+  const Operation& op = call.operation;
+  Call& same = out.try_emplace({is_old, call.group, op.sequence, SignatureOf(op)},
+                               Call{.label = call.label, .operation = op})
+                   .first->second;
+  same.ranks.push_back(rank.rank);
+  same.age = std::max(same.age, rank.age);
+}
+
 // Those of the most ranks first, and not too many.
-std::vector<SameCall> Sorted(std::vector<SameCall> calls) {
-  for (SameCall& call : calls) std::sort(call.ranks.begin(), call.ranks.end());
-  std::stable_sort(calls.begin(), calls.end(), [](const SameCall& a, const SameCall& b) {
-    return a.ranks.size() > b.ranks.size();
-  });
-  if (calls.size() > kSameCallsMax) calls.resize(kSameCallsMax);
-  return calls;
-}
-
-template <typename Key>
-void Add(const Key& key, const Call& call, const RankCalls& rank, std::map<Key, SameCall>& out) {
-  const auto [same, is_new] = out.try_emplace(key, SameCall{call.label, call.operation, {}, {}});
-  same->second.ranks.push_back(rank.rank);
-  same->second.age = std::max(same->second.age, rank.age);
-}
-
-template <typename Key>
-std::vector<SameCall> Values(std::map<Key, SameCall> calls) {
-  std::vector<SameCall> out;
-  for (auto& [key, call] : calls) out.push_back(std::move(call));
-  return Sorted(std::move(out));
-}
-
-std::vector<SameCall> FindLast(const std::vector<RankCalls>& ranks) {
-  using Key = std::tuple<bool, std::string, int64_t, Signature>;
-  std::map<Key, SameCall> last;
-  for (const RankCalls& rank : ranks) {
-    if (rank.calls.empty()) continue;
-    const Call& call = rank.calls.back();
-    const bool is_old = rank.age > absl::ZeroDuration();
-    Add(Key(is_old, call.group, call.operation.sequence, SignatureOf(call.operation)), call, rank,
-        last);
+std::vector<Call> Take(SameCalls calls) {
+  std::vector<Call> out;
+  for (auto& [key, call] : calls) {
+    std::sort(call.ranks.begin(), call.ranks.end());
+    out.push_back(std::move(call));
   }
-  std::vector<SameCall> out = Values(std::move(last));
-  std::stable_partition(out.begin(), out.end(),
-                        [](const SameCall& call) { return call.age == absl::ZeroDuration(); });
+  std::stable_sort(out.begin(), out.end(),
+                   [](const Call& a, const Call& b) { return a.ranks.size() > b.ranks.size(); });
+  if (out.size() > kSameCallsMax) out.resize(kSameCallsMax);
   return out;
 }
 
-std::vector<SameCall> FindDifferences(const std::vector<RankCalls>& ranks) {
-  using Sides = std::map<Signature, SameCall>;
-  std::map<std::string, std::map<int64_t, Sides>> groups;
+std::vector<Call> FindLast(const std::vector<RankCalls>& ranks) {
+  SameCalls last;
+  for (const RankCalls& rank : ranks) {
+    if (!rank.calls.empty()) Add(rank.calls.back(), rank, rank.age > absl::ZeroDuration(), last);
+  }
+  std::vector<Call> out = Take(std::move(last));
+  std::stable_partition(out.begin(), out.end(), [](const Call& call) { return !IsOld(call); });
+  return out;
+}
+
+std::vector<Call> FindDifferences(const std::vector<RankCalls>& ranks) {
+  std::map<std::string, std::map<int64_t, SameCalls>> groups;
   for (const RankCalls& rank : ranks) {
     for (const Call& call : rank.calls) {
-      Add(SignatureOf(call.operation), call, rank, groups[call.group][call.operation.sequence]);
+      Add(call, rank, /*is_old=*/false, groups[call.group][call.operation.sequence]);
     }
   }
-  Sides most;
+  SameCalls most;
   size_t most_ranks = 0;
   for (auto& [group, calls] : groups) {
     const auto first = std::find_if(calls.begin(), calls.end(),
                                     [](const auto& entry) { return entry.second.size() > 1; });
     if (first == calls.end()) continue;
     size_t num_ranks = 0;
-    for (const auto& [signature, side] : first->second) num_ranks += side.ranks.size();
+    for (const auto& [key, side] : first->second) num_ranks += side.ranks.size();
     if (num_ranks <= most_ranks) continue;
     most_ranks = num_ranks;
     most = std::move(first->second);
   }
-  return Values(std::move(most));
+  return Take(std::move(most));
 }
 
-std::string InWords(const SameCall& call) {
+std::string InWords(const Call& call) {
   const std::string what = InWords(call.operation, call.label);
-  if (call.age == absl::ZeroDuration()) {
-    return absl::StrCat(RanksInWords(call.ranks), " called ", what);
-  }
+  if (!IsOld(call)) return absl::StrCat(RanksInWords(call.ranks), " called ", what);
   return absl::StrCat(RanksInWords(call.ranks), " had called ", what, " when asked ",
                       muster::InWords(call.age), " earlier");
 }
 
-bool AreSameButForSize(const std::vector<SameCall>& sides) {
-  const Operation& first = sides.front().operation;
-  return std::all_of(sides.begin(), sides.end(), [&](const SameCall& side) {
-    const Operation& op = side.operation;
-    return op.kind == first.kind && op.name == first.name && op.dtype == first.dtype &&
-           op.peer == first.peer;
-  });
-}
-
-std::vector<int> Sorted(std::vector<int> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  return ranks;
-}
-
-// `right` are the most.
-AbortBlame BlameOf(const std::vector<const SameCall*>& wrong, const SameCall& right) {
-  AbortBlame out;
-  std::vector<std::string> parts;
-  for (const SameCall* side : wrong) {
-    out.at_fault.insert(out.at_fault.end(), side->ranks.begin(), side->ranks.end());
-    parts.push_back(InWords(*side));
-  }
-  out.at_fault = Sorted(std::move(out.at_fault));
-  out.words = absl::StrCat(absl::StrJoin(parts, ", "), " where ", InWords(right));
-  return out;
-}
-
-AbortBlame NobodyKnown(const std::vector<SameCall>& sides) {
-  std::vector<std::string> parts;
-  for (const SameCall& side : sides) parts.push_back(InWords(side));
-  return {
-      .at_fault = {},
-      .words = absl::StrCat(absl::StrJoin(parts, ", "), ": which of them is right cannot be told")};
-}
-
-// The aborted ranks whose call is on no side.
-std::vector<int> AbortedElsewhere(const AbortReport& report) {
-  std::vector<int> out;
+// Adds the aborted ranks whose call is on no side to that of the smaller of two sizes.
+void CompleteSizes(const AbortReport& report, std::vector<Call>& sides) {
+  if (sides.size() != 2 || !IsSameButForSize(sides[0].operation, sides[1].operation)) return;
+  std::vector<int>& less = sides[sides[0].operation.bytes < sides[1].operation.bytes ? 0 : 1].ranks;
   for (const int rank : report.aborted) {
-    const bool has_side = std::any_of(
-        report.differences.begin(), report.differences.end(), [rank](const SameCall& side) {
+    const bool has_side =
+        std::any_of(report.differences.begin(), report.differences.end(), [rank](const Call& side) {
           return std::binary_search(side.ranks.begin(), side.ranks.end(), rank);
         });
-    if (!has_side) out.push_back(rank);
+    if (!has_side) less.push_back(rank);
   }
-  return out;
+  std::sort(less.begin(), less.end());
+  if (sides[0].ranks.size() < sides[1].ranks.size()) std::swap(sides[0], sides[1]);
 }
 
 // Everybody but those who have aborted called one and the same.
 AbortBlame BlameOfOneThatCalledLess(const AbortReport& report) {
-  const SameCall* others = nullptr;
-  for (const SameCall& call : report.last) {
-    if (call.age > absl::ZeroDuration()) continue;
+  const Call* others = nullptr;
+  for (const Call& call : report.last) {
+    if (IsOld(call)) continue;
     if (others != nullptr) return {};
     others = &call;
   }
@@ -158,18 +120,14 @@ AbortBlame BlameOfOneThatCalledLess(const AbortReport& report) {
                                 " bytes of ", RanksInWords(others->ranks))};
 }
 
-bool IsSameCall(const SameCall& a, const SameCall& b) {
-  return a.label == b.label && a.ranks == b.ranks && a.operation.sequence == b.operation.sequence &&
-         SignatureOf(a.operation) == SignatureOf(b.operation);
-}
-
 // The last calls that are not among the differences, which have been said.
 std::string LastInWords(const AbortReport& report) {
   std::vector<std::string> parts;
-  for (const SameCall& call : report.last) {
+  for (const Call& call : report.last) {
+    const std::string words = InWords(call);
     const bool is_said = std::any_of(report.differences.begin(), report.differences.end(),
-                                     [&](const SameCall& side) { return IsSameCall(side, call); });
-    if (!is_said) parts.push_back(InWords(call));
+                                     [&](const Call& side) { return InWords(side) == words; });
+    if (!is_said) parts.push_back(words);
   }
   if (parts.empty()) return "";
   return absl::StrCat(" Last calls: ", absl::StrJoin(parts, "; "), ".");
@@ -200,20 +158,23 @@ bool IsOfSize(absl::string_view last_output) {
 }
 
 AbortBlame FindBlame(const AbortReport& report, bool is_of_size) {
-  std::vector<SameCall> sides = report.differences;  // those of the most ranks first
-  if (sides.empty()) return is_of_size ? BlameOfOneThatCalledLess(report) : AbortBlame();
-  if (sides.size() == 1) return {};
-  if (sides.size() == 2 && AreSameButForSize(sides)) {
-    SameCall& less = sides[sides[0].operation.bytes < sides[1].operation.bytes ? 0 : 1];
-    const std::vector<int> more = AbortedElsewhere(report);
-    less.ranks.insert(less.ranks.end(), more.begin(), more.end());
-    less.ranks = Sorted(std::move(less.ranks));
-    if (sides[0].ranks.size() < sides[1].ranks.size()) std::swap(sides[0], sides[1]);
+  std::vector<Call> sides = report.differences;  // those of the most ranks first
+  if (sides.empty() && is_of_size) return BlameOfOneThatCalledLess(report);
+  if (sides.size() < 2) return {};
+  CompleteSizes(report, sides);
+  const bool is_tie = sides[0].ranks.size() == sides[1].ranks.size();
+  AbortBlame out;
+  std::vector<std::string> parts;
+  for (size_t i = is_tie ? 0 : 1; i < sides.size(); ++i) {
+    parts.push_back(InWords(sides[i]));
+    if (is_tie) continue;
+    out.at_fault.insert(out.at_fault.end(), sides[i].ranks.begin(), sides[i].ranks.end());
   }
-  if (sides[0].ranks.size() == sides[1].ranks.size()) return NobodyKnown(sides);
-  std::vector<const SameCall*> wrong;
-  for (size_t i = 1; i < sides.size(); ++i) wrong.push_back(&sides[i]);
-  return BlameOf(wrong, sides[0]);
+  std::sort(out.at_fault.begin(), out.at_fault.end());
+  out.words =
+      absl::StrCat(absl::StrJoin(parts, ", "), is_tie ? ": which of them is right cannot be told"
+                                                      : absl::StrCat(" where ", InWords(sides[0])));
+  return out;
 }
 
 std::string InWords(const AbortReport& report) {

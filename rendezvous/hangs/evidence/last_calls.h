@@ -15,11 +15,13 @@
 
 namespace muster::hangs {
 
-// One collective that a rank has called.
+// One collective that a rank has called, or several.
 struct Call {
-  std::string group;  // its name, the same on all ranks
-  std::string label;  // for people
+  std::string group = {};  // its name, the same on all ranks; empty in a report
+  std::string label;       // of the group, for people
   Operation operation;
+  std::vector<int> ranks = {};  // in a report: that have called it; sorted
+  absl::Duration age;           // the longest of theirs
 };
 
 // A rank's calls beyond it are left out, the oldest first.
@@ -32,24 +34,16 @@ struct RankCalls {
   std::vector<Call> calls;  // of all groups, oldest first
 };
 
-// One call that ranks have in common.
-struct SameCall {
-  std::string label;  // of its group
-  Operation operation;
-  std::vector<int> ranks;  // sorted
-  absl::Duration age;      // the longest of theirs
-};
-
 // Sides and last calls beyond it are left out, those of the fewest ranks first.
 inline constexpr size_t kSameCallsMax = 16;
 
 struct AbortReport {
   std::vector<int> aborted;  // sorted
   // What each rank called last; of those that could not be asked any more apart.
-  std::vector<SameCall> last;
+  std::vector<Call> last;
   // What ranks have called as the same operation of one group, which no wait can heal: two and
   // more, or nothing.
-  std::vector<SameCall> differences;
+  std::vector<Call> differences;
   std::vector<int> unknown;  // no call of theirs is known; sorted
 };
 

@@ -25,6 +25,7 @@ void FillMembers(const EvidenceIndex& index, Stall& stall) {
       continue;
     }
     const auto record = records.find(found->second);
+    if (record == records.end() && stall.operation->name == kDestroy) continue;
     const int64_t num_issued = record == records.end() ? 0 : record->second->num_issued;
     if (num_issued <= stall.awaited) {
       stall.missing.push_back(found->second);
@@ -64,10 +65,6 @@ std::vector<Side> SidesOf(const EvidenceIndex& index,
     return a.numbers < b.numbers;
   });
   return sides;
-}
-
-bool IsSameButForSize(const Operation& a, const Operation& b) {
-  return a.kind == b.kind && a.name == b.name && a.dtype == b.dtype && a.peer == b.peer;
 }
 
 // The call has its root where two have another one.
@@ -188,6 +185,10 @@ bool AreNumbersUnsure(const EvidenceIndex& index, int group) {
 
 }  // namespace
 
+bool IsSameButForSize(const Operation& a, const Operation& b) {
+  return a.kind == b.kind && a.name == b.name && a.dtype == b.dtype && a.peer == b.peer;
+}
+
 Signature SignatureOf(const Operation& op) {
   return {op.kind, op.name, op.dtype, op.bytes, op.peer, op.chain};
 }
@@ -235,6 +236,9 @@ std::vector<Stall> FindStalls(const EvidenceIndex& index) {
     stall.awaited = awaited->sequence;
     stall.operation = *awaited;
     FillMembers(index, stall);
+    // Another has come through it, and so it waits for nobody that is known.
+    const bool is_alone = stall.waiting.size() < index.group(g).members.size();
+    if (stall.operation->name == kDestroy && stall.missing.empty() && is_alone) continue;
     stall.are_numbers_unsure = AreNumbersUnsure(index, g);
     if (stall.are_numbers_unsure) {
       stall.missing.clear();

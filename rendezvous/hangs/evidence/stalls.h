@@ -17,6 +17,7 @@ namespace muster::hangs {
 // What ranks must agree on about one operation.
 using Signature = std::tuple<OperationKind, std::string, std::string, int64_t, int, uint64_t>;
 Signature SignatureOf(const Operation& operation);
+bool IsSameButForSize(const Operation& a, const Operation& b);
 
 // A group in which somebody waits. Ranks are indices.
 struct Stall {

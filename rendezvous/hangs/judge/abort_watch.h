@@ -13,12 +13,11 @@
 #include <optional>
 #include <vector>
 
-#include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
-#include "proto/base/ids.h"
 #include "proto/base/mono_time.h"
 #include "rendezvous/hangs/evidence/last_calls.h"
-#include "rendezvous/hangs/judge/watched_node.h"
+#include "rendezvous/hangs/judge/node_table.h"
+#include "rendezvous/hangs/judge/poll.h"
 
 namespace muster::hangs {
 
@@ -38,34 +37,22 @@ class AbortWatch {
 
   // The job's --shutdown_timeout; 30 s before the first call.
   void SetGrace(absl::Duration grace) { times_ = TimesForLastCalls(grace); }
-  // `nodes` are all members of `round`.
-  void StartRound(Round round, const std::vector<WatchedNode>& nodes);
-  // A summary from a member: who has told one takes part.
-  void OnSummary(Incarnation from);
+  void StartRound();
 
-  // Words of another round, of strangers, and answers that nobody waits for change nothing. An
+  // Words of members of the round of `nodes`. Answers that nobody waits for change nothing. An
   // abort that is told after all has been said is answered with that.
-  Orders OnWord(Incarnation from, const RankAborted& word, MonoTime now);
-  Orders OnWord(Incarnation from, NodeLastCalls word);
-  Orders Tick(MonoTime now);
-  MonoTime NextDeadline() const;
+  Orders OnWord(const NodeTable& nodes, const WatchedNode& from, const RankAborted& word,
+                MonoTime now);
+  void OnWord(const WatchedNode& from, NodeLastCalls word);
+  // Says what is known once all have answered, or in time.
+  Orders Tick(const NodeTable& nodes, MonoTime now);
+  MonoTime NextDeadline() const { return poll_.NextDeadline(); }
 
  private:
-  struct Node {
-    WatchedNode about;
-    bool takes_part = false;
-  };
-
-  Orders Conclude();
-  Orders TellAll(const WatchOrder& order) const;
-
   LastCallsTimes times_ = TimesForLastCalls(absl::Seconds(30));
-  Round round_ = kNoRound;
-  absl::btree_map<Incarnation, Node> nodes_;
   absl::btree_set<int> aborted_;
   std::vector<RankCalls> ranks_;
-  absl::btree_set<Incarnation> awaited_;  // who has not answered yet
-  std::optional<MonoTime> deadline_;      // of the answers, while they are awaited
+  Poll poll_;  // once a round
   std::optional<SayAborts> said_;
 };
 

@@ -8,16 +8,21 @@
 #include "proto/base/words.h"
 
 namespace muster::hangs {
+namespace {
 
-void DetailsQuestion::Begin(Round round) {
-  round_ = round;
-  answered_.clear();
-  is_held_ = false;
-  evidence_ = EvidenceMerger(round);
-  gatherings_.clear();
+constexpr absl::Duration kTimeForDetails = absl::Seconds(3);
+
+}  // namespace
+
+std::vector<OrderTo> DetailsQuestion::Ask(uint64_t question, const NodeTable& nodes, MonoTime now) {
+  *this = DetailsQuestion();
+  evidence_ = EvidenceMerger(nodes.round());
+  poll_.Ask(question, nodes.TakingPart(), now + kTimeForDetails);
+  return poll_.Tell(AskDetails{question, nodes.round()});
 }
 
 void DetailsQuestion::Take(const WatchedNode& node, NodeDetails details) {
+  if (!poll_.Take(node.agent, details.question)) return;
   Evidence& evidence = details.evidence;
   absl::btree_set<int> seen;
   std::vector<RankEvidence> own;
@@ -27,7 +32,6 @@ void DetailsQuestion::Take(const WatchedNode& node, NodeDetails details) {
     own.push_back(std::move(rank));
   }
   evidence.ranks = std::move(own);
-  answered_.insert(node.agent);
   is_held_ = is_held_ || details.is_held;
   if (node.first_rank == 0) gatherings_ = std::move(details.gatherings);
   evidence_.Add(std::move(evidence));
@@ -36,7 +40,7 @@ void DetailsQuestion::Take(const WatchedNode& node, NodeDetails details) {
 std::vector<RankSilence> DetailsQuestion::Silences(const NodeTable& nodes) const {
   std::vector<RankSilence> out;
   for (const auto& [agent, node] : nodes) {
-    if (!HasAnswered(agent)) continue;
+    if (!poll_.HasAnswered(agent)) continue;
     for (const SilentRanks& ranks : node.summary->silent) {
       for (int rank = ranks.first_rank; rank < ranks.first_rank + ranks.num_ranks; ++rank) {
         if (Holds(node.about, rank)) out.push_back({rank, ranks.phase, ranks.silent_for});
@@ -53,12 +57,12 @@ std::vector<RankSilence> DetailsQuestion::Silences(const NodeTable& nodes) const
 }
 
 void DetailsQuestion::Finish(const NodeTable& nodes) {
-  Evidence unseen{.round = round_};
+  Evidence unseen{.round = nodes.round()};
   for (const auto& [agent, node] : nodes) {
-    if (HasAnswered(agent)) continue;
+    if (poll_.HasAnswered(agent)) continue;
     for (int i = 0; i < node.about.num_ranks; ++i) {
       unseen.ranks.push_back({.rank = node.about.first_rank + i,
-                              .round = round_,
+                              .round = nodes.round(),
                               .node = node.about.name,
                               .life = Life::kUnreachable});
     }
@@ -72,7 +76,7 @@ void DetailsQuestion::Select(const NodeTable& nodes, const std::vector<int>& ran
   constexpr size_t kRanksLookedAt = 256;
   for (size_t i = 0; i < std::min(ranks.size(), kRanksLookedAt) && out.size() < max; ++i) {
     const NodeTable::Node* node = nodes.OfRank(ranks[i]);
-    if (node != nullptr && HasAnswered(node->about.agent)) out.insert(node->about.agent);
+    if (node != nullptr && poll_.HasAnswered(node->about.agent)) out.insert(node->about.agent);
   }
 }
 
@@ -106,7 +110,7 @@ std::string DetailsQuestion::DescribeUnseen(const NodeTable& nodes) const {
   std::string text;
   size_t num_named = 0;
   for (const auto& [agent, node] : nodes) {
-    if (HasAnswered(agent) || ++num_named > kNamedMax) continue;
+    if (poll_.HasAnswered(agent) || ++num_named > kNamedMax) continue;
     std::vector<int> ranks;
     for (int i = 0; i < node.about.num_ranks; ++i) ranks.push_back(node.about.first_rank + i);
     absl::StrAppend(&text, text.empty() ? "; nothing is known of " : ", ", RanksInWords(ranks),

@@ -8,24 +8,28 @@
 
 #include "absl/container/btree_set.h"
 #include "proto/base/ids.h"
+#include "proto/base/mono_time.h"
 #include "rendezvous/hangs/evidence/evidence.h"
 #include "rendezvous/hangs/evidence/gatherings.h"
 #include "rendezvous/hangs/evidence/merge_evidence.h"
 #include "rendezvous/hangs/evidence/silence_meter.h"
 #include "rendezvous/hangs/judge/node_table.h"
+#include "rendezvous/hangs/judge/poll.h"
 
 namespace muster::hangs {
 
 class DetailsQuestion {
  public:
-  void Begin(Round round);
+  // The orders that ask all of `nodes` that take part.
+  std::vector<OrderTo> Ask(uint64_t question, const NodeTable& nodes, MonoTime now);
   // Only the node's own ranks count, each once. Who has come to PyTorch's store, the node of rank 0
   // knows alone.
   void Take(const WatchedNode& node, NodeDetails details);
 
   // A debugger holds a rank.
   bool IsHeld() const { return is_held_; }
-  bool HasAnswered(Incarnation node) const { return answered_.contains(node); }
+  const Poll& poll() const { return poll_; }
+  void Close() { poll_.Close(); }
   const std::vector<Gathering>& gatherings() const { return gatherings_; }
   // Ranks of nodes that have answered.
   std::vector<RankSilence> Silences(const NodeTable& nodes) const;
@@ -42,8 +46,7 @@ class DetailsQuestion {
   std::string DescribeUnseen(const NodeTable& nodes) const;
 
  private:
-  Round round_ = kNoRound;
-  absl::btree_set<Incarnation> answered_;
+  Poll poll_;
   bool is_held_ = false;
   EvidenceMerger evidence_{kNoRound};
   std::vector<Gathering> gatherings_;

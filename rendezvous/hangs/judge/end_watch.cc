@@ -6,15 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "proto/base/words.h"
 #include "rendezvous/hangs/evidence/silence_meter.h"
-#include "rendezvous/hangs/wire/watch_messages.h"
+#include "rendezvous/hangs/judge/poll.h"
 
 namespace muster::hangs {
 namespace {
 
 // The others end soon after the first, as a rule.
 constexpr absl::Duration kTimeForTheOthers = absl::Seconds(3);
-constexpr absl::Duration kBetweenLooks = absl::Seconds(1);
-constexpr absl::Duration kBetweenLooksMax = absl::Seconds(10);
 constexpr double kPatienceAfterARecovery = 3;
 
 // Its agent tells of its process, whatever PyTorch tells of its calls.
@@ -72,18 +70,22 @@ struct EndWatch::Ranks {
   bool are_busy = false;                  // one of these is
 };
 
-void EndWatch::StartRound(int num_ranks) { *this = {}, num_ranks_ = num_ranks; }
-
-EndWatch::Said EndWatch::GoesOn(const std::string& text, MonoTime now) {
-  limit_ = std::max(limit_, kPatienceAfterARecovery * (now - last_end_));
-  told_.clear();
-  return {.is_over = true, .text = text, .named = {}};
+void EndWatch::StartRound(Round round, int num_ranks) {
+  *this = {};
+  round_ = round;
+  num_ranks_ = num_ranks;
 }
 
-std::optional<EndWatch::Said> EndWatch::OnEnded(int num_ended, MonoTime now) {
+SayRecovery EndWatch::GoesOn(const std::string& text, MonoTime now) {
+  limit_ = std::max(limit_, kPatienceAfterARecovery * (now - last_end_));
+  told_.clear();
+  return {round_, text};
+}
+
+std::optional<WatchOrder> EndWatch::OnEnded(int num_ended, MonoTime now) {
   if (num_ended == num_ended_) return std::nullopt;
   num_ended_ = num_ended;
-  std::optional<Said> over;
+  std::optional<WatchOrder> over;
   if (!told_.empty()) {
     const bool have_all = num_ended_ >= num_ranks_;
     over = GoesOn(
@@ -110,8 +112,8 @@ bool EndWatch::IsTime(const Ranks& ranks, MonoTime now) const {
          now - last_move_ >= std::max(limit_, kNoticeWhereTheyAreBusy);
 }
 
-std::optional<EndWatch::Said> EndWatch::Listen(const Evidence& evidence, bool is_looked_into,
-                                               MonoTime now) {
+std::optional<WatchOrder> EndWatch::Listen(const Evidence& evidence, bool is_looked_into,
+                                           MonoTime now) {
   if (NextQuestion() == MonoTime::InfiniteFuture()) return std::nullopt;
   const Ranks ranks(evidence);
   const bool are_still = !ranks.move && !ranks.are_busy;
@@ -122,10 +124,10 @@ std::optional<EndWatch::Said> EndWatch::Listen(const Evidence& evidence, bool is
     still_since_ = now;
   }
   const bool is_said = !told_.empty();
-  next_question_ =
-      now + (is_said     ? kBetweenLooksMax
-             : are_still ? kBetweenLooks
-                         : std::clamp((now - last_end_) / 4, kBetweenLooks, kBetweenLooksMax));
+  next_question_ = now + (is_said     ? kBetweenQuestionsMax
+                          : are_still ? kBetweenQuestions
+                                      : std::clamp((now - last_end_) / 4, kBetweenQuestions,
+                                                   kBetweenQuestionsMax));
   if (is_said) {
     if (ranks.move || (were_still_ && !are_still)) {
       return GoesOn(absl::StrCat("it goes on: ", subject_), now);
@@ -143,7 +145,7 @@ std::optional<EndWatch::Said> EndWatch::Listen(const Evidence& evidence, bool is
   subject_ = ranks.InWords();
   std::vector<int> named = told_;
   named.resize(std::min(named.size(), kRanksNamedMax));
-  return Said{.text = subject_, .named = std::move(named)};
+  return SayNotice{.round = round_, .text = subject_, .named = std::move(named)};
 }
 
 }  // namespace muster::hangs

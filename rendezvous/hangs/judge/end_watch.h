@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "proto/base/mono_time.h"
 #include "rendezvous/hangs/evidence/evidence.h"
+#include "rendezvous/hangs/wire/watch_messages.h"
 
 namespace muster::hangs {
 
@@ -28,25 +29,21 @@ class EndWatch {
   // The same of ranks that do something all the time.
   static constexpr absl::Duration kNoticeWhereTheyAreBusy = absl::Seconds(60);
 
-  struct Said {
-    bool is_over = false;  // what was said before is: the rank has ended, or goes on
-    std::string text;
-    std::vector<int> named;  // ranks that `text` describes, at most kRanksNamedMax
-  };
-
-  void StartRound(int num_ranks);
-  // `num_ended` ranks of all nodes have ended well by now.
-  std::optional<Said> OnEnded(int num_ended, MonoTime now);
+  void StartRound(Round round, int num_ranks);
+  // `num_ended` ranks of all nodes have ended well by now. A recovery, if what was said before is
+  // over: the rank has ended, or goes on.
+  std::optional<WatchOrder> OnEnded(int num_ended, MonoTime now);
   // When evidence is wanted next.
   MonoTime NextQuestion() const;
   // `evidence` is of ranks that have answered; `is_looked_into`: the judge finds that ranks wait.
-  std::optional<Said> Listen(const Evidence& evidence, bool is_looked_into, MonoTime now);
+  std::optional<WatchOrder> Listen(const Evidence& evidence, bool is_looked_into, MonoTime now);
 
  private:
   struct Ranks;
   bool IsTime(const Ranks& ranks, MonoTime now) const;
-  Said GoesOn(const std::string& text, MonoTime now);
+  SayRecovery GoesOn(const std::string& text, MonoTime now);
 
+  Round round_ = kNoRound;
   int num_ranks_ = 0;
   int num_ended_ = 0;
   MonoTime last_end_;

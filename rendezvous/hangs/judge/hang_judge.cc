@@ -70,28 +70,13 @@ absl::Duration HangJudge::LeastSilence(const std::vector<int>& ranks) const {
   return ranks.empty() ? absl::ZeroDuration() : least;
 }
 
-absl::Duration HangJudge::MostSilence(const std::vector<int>& ranks) const {
-  absl::Duration most;
-  for (const int rank : ranks) most = std::max(most, SilenceOf(rank));
-  return most;
-}
-
-absl::Duration HangJudge::LongestSoft(const std::vector<int>& ranks) const {
-  absl::Duration longest = HangLimits::kSoftMin;
+absl::Duration HangJudge::Longest(absl::Duration (HangLimits::*limit)(WatchPhase) const,
+                                  const std::vector<int>& ranks, absl::Duration least) const {
   for (const int rank : ranks) {
     const auto found = ranks_.find(rank);
-    if (found != ranks_.end()) longest = std::max(longest, limits_.Soft(found->second.phase));
+    if (found != ranks_.end()) least = std::max(least, (limits_.*limit)(found->second.phase));
   }
-  return longest;
-}
-
-absl::Duration HangJudge::LongestHard(const std::vector<int>& ranks) const {
-  absl::Duration longest = limits_.Hard(WatchPhase::kStep);
-  for (const int rank : ranks) {
-    const auto found = ranks_.find(rank);
-    if (found != ranks_.end()) longest = std::max(longest, limits_.Hard(found->second.phase));
-  }
-  return longest;
+  return least;
 }
 
 // Nothing while a rank that is concerned still does something.
@@ -108,7 +93,7 @@ std::optional<std::string> HangJudge::ReasonForVerdict(const Diagnosis& diagnosi
   }
   // Who is gone, at the start or before a barrier, is silent for good.
   const std::vector<int> everyone = IsGone(diagnosis) ? diagnosis.waiting : Everyone(diagnosis);
-  const absl::Duration hard = LongestHard(everyone);
+  const absl::Duration hard = Longest(&HangLimits::Hard, everyone, limits_.Hard(WatchPhase::kStep));
   if (LeastSilence(everyone) < hard || incident_->confirmations < kConfirmations) {
     return std::nullopt;
   }
@@ -149,18 +134,16 @@ std::vector<WatchEffect> HangJudge::Judge(const Diagnosis& diagnosis) {
   if (const std::optional<std::string> reason = ReasonForVerdict(diagnosis)) {
     incident_->is_judged = true;
     incident_->subject = diagnosis.Describe();
+    absl::Duration silence = kSuspiciousSilence;
+    for (const int rank : Everyone(diagnosis)) silence = std::max(silence, SilenceOf(rank));
     out.push_back(Verdict{
-        .diagnosis = diagnosis,
-        .text = diagnosis.Describe(),
-        .reason = *reason,
-        .since_detected =
-            std::max(MostSilence(Everyone(diagnosis)) - kSuspiciousSilence, absl::ZeroDuration())});
+        .diagnosis = diagnosis, .reason = *reason, .since_detected = silence - kSuspiciousSilence});
     return out;
   }
   // One that is stopped may never have written anything: those who wait count.
   const std::vector<int>& awaited =
       diagnosis.culprits.empty() || IsGone(diagnosis) ? diagnosis.waiting : diagnosis.culprits;
-  absl::Duration soft = LongestSoft(Everyone(diagnosis));
+  absl::Duration soft = Longest(&HangLimits::Soft, Everyone(diagnosis), HangLimits::kSoftMin);
   if (diagnosis.finding == Finding::kSilent) soft = std::max(soft, kSoftWhereNobodyWaits);
   if (diagnosis.is_busy) {
     soft = std::max(soft, diagnosis.loop ? kSoftWhereTheyLoop : kSoftWhereTheyAreBusy);
@@ -168,7 +151,7 @@ std::vector<WatchEffect> HangJudge::Judge(const Diagnosis& diagnosis) {
   if (!incident_->is_noticed && LeastSilence(awaited) >= soft) {
     incident_->is_noticed = true;
     incident_->subject = diagnosis.Describe();
-    out.push_back(Notice{diagnosis, incident_->subject});
+    out.push_back(Notice{diagnosis});
   }
   return out;
 }

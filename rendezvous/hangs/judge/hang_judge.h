@@ -27,11 +27,9 @@ inline constexpr double kConfidenceToAct = 0.8;
 
 struct Notice {
   Diagnosis diagnosis;
-  std::string text;
 };
 struct Verdict {
   Diagnosis diagnosis;
-  std::string text;
   std::string reason;  // why it is a hang now
   // Ago: the first of those concerned had been silent for long enough to be looked into.
   absl::Duration since_detected;
@@ -73,10 +71,9 @@ class HangJudge {
   // Zero if nothing is known of it.
   absl::Duration SilenceOf(int rank) const;
   absl::Duration LeastSilence(const std::vector<int>& ranks) const;
-  absl::Duration MostSilence(const std::vector<int>& ranks) const;
-  // The longest time among the phases of `ranks`.
-  absl::Duration LongestSoft(const std::vector<int>& ranks) const;
-  absl::Duration LongestHard(const std::vector<int>& ranks) const;
+  // The longest limit among the phases of `ranks`, and `least`.
+  absl::Duration Longest(absl::Duration (HangLimits::*limit)(WatchPhase) const,
+                         const std::vector<int>& ranks, absl::Duration least) const;
   std::optional<std::string> ReasonForVerdict(const Diagnosis& diagnosis) const;
   void Close(bool goes_on, std::vector<WatchEffect>& out);
 

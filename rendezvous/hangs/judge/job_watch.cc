@@ -8,14 +8,9 @@
 namespace muster::hangs {
 namespace {
 
-// How long nodes have for their answers. Stacks may take an agent eight seconds.
-constexpr absl::Duration kTimeForDetails = absl::Seconds(3);
-constexpr absl::Duration kTimeForStacks = absl::Seconds(12);
-// The time between two questions; it is longer in large jobs, so that questions cost them no more
-// than renewals do.
-constexpr absl::Duration kBetweenQuestions = absl::Seconds(1);
+// The time between two questions is longer in large jobs, so that they cost them no more than
+// renewals do.
 constexpr size_t kNodesPerSecond = 256;
-constexpr absl::Duration kBetweenQuestionsMax = absl::Seconds(10);
 // Nodes that are asked for stacks.
 constexpr size_t kNodesAtFaultAsked = 16;
 constexpr size_t kNodesWaitingAsked = 8;
@@ -33,63 +28,44 @@ void JobWatch::StartRound(Round round, std::vector<WatchedNode> nodes, MonoTime 
       std::max(question_, static_cast<uint64_t>(absl::ToInt64Microseconds(now.since_zero())));
   next_question_ = now;
   judge_.StartRound();
-  paces_.StartRound(nodes);
-  late_.StartRound(round);
-  aborts_.StartRound(round, nodes);
+  stragglers_.StartRound();
+  aborts_.StartRound();
   nodes_.StartRound(round, std::move(nodes));
-  ends_.StartRound(nodes_.num_ranks());
+  ends_.StartRound(round, nodes_.num_ranks());
+  is_watching_ = true;
 }
 
 void JobWatch::StopRound() {
-  nodes_.StopRound();
-  stage_ = Stage::kListening;
-  awaited_.clear();
-  details_.Begin(kNoRound);
+  is_watching_ = false;
+  details_ = {};
+  stacks_ = {};
   said_.Forget();
 }
 
 JobWatch::Orders JobWatch::OnWord(Incarnation from, NodeWord word, MonoTime now) {
   Orders out;
-  if (auto* aborted = std::get_if<RankAborted>(&word)) {
-    Append(aborts_.OnWord(from, *aborted, now), out);
-    return out;
-  }
-  if (auto* calls = std::get_if<NodeLastCalls>(&word)) {
-    Append(aborts_.OnWord(from, std::move(*calls)), out);
-    return out;
-  }
   const NodeTable::Node* const node = nodes_.Find(from);
-  if (node == nullptr) return out;
-  if (auto* arrivals = std::get_if<NodeArrivals>(&word)) {
-    SayLate(late_.OnWord(from, std::move(*arrivals), now), out);
-    return out;
-  }
-  if (auto* summary = std::get_if<NodeSummary>(&word)) {
-    On(node->about, std::move(*summary), now, out);
-  }
-  if (auto* details = std::get_if<NodeDetails>(&word)) {
-    On(node->about, std::move(*details), now, out);
-  }
-  if (auto* stacks = std::get_if<NodeStacks>(&word)) On(node->about, std::move(*stacks));
+  const bool is_of_abort =
+      std::holds_alternative<RankAborted>(word) || std::holds_alternative<NodeLastCalls>(word);
+  if (node == nullptr || (!is_watching_ && !is_of_abort)) return out;
+  std::visit([&](auto&& each) { On(node->about, std::move(each), now, out); }, std::move(word));
   Advance(now, out);
   return out;
 }
 
 JobWatch::Orders JobWatch::Tick(MonoTime now) {
   Orders out;
-  Append(aborts_.Tick(now), out);
-  if (!IsWatching()) return out;
-  SayLate(late_.Tick(now), out);
   Advance(now, out);
   return out;
 }
 
 MonoTime JobWatch::NextDeadline() const {
-  MonoTime next = aborts_.NextDeadline();
-  if (!IsWatching()) return next;
-  next = Min(next, late_.NextDeadline());
-  if (stage_ != Stage::kListening) return Min(next, deadline_);
-  return Min(next, Min(NextQuestion(), said_.NextDeadline()));
+  const MonoTime next = aborts_.NextDeadline();
+  if (!is_watching_) return next;
+  const MonoTime own = IsAsking()
+                           ? Min(details_.poll().NextDeadline(), stacks_.poll().NextDeadline())
+                           : Min(NextQuestion(), said_.NextDeadline());
+  return Min(Min(next, stragglers_.NextDeadline()), own);
 }
 
 // --- What the nodes say
@@ -97,39 +73,37 @@ MonoTime JobWatch::NextDeadline() const {
 void JobWatch::On(const WatchedNode& node, NodeSummary&& summary, MonoTime now, Orders& out) {
   judge_.limits().history().Add(summary.learned, nodes_.TakeLearned(node.agent, summary.learned));
   if (summary.round != nodes_.round()) return;
-  Append(late_.OnSummary(node.agent, summary.arrival_window, now), out);
-  const auto slow = paces_.OnPaces(node, summary.paces);
-  TakeSummary(node, std::move(summary), now, out);
-  if (slow) TellAll(SaySlow{nodes_.round(), slow->slow.empty(), slow->text}, out);
-}
-
-void JobWatch::TakeSummary(const WatchedNode& node, NodeSummary&& summary, MonoTime now,
-                           Orders& out) {
   const bool was_silent = nodes_.IsSomebodySilent();
   nodes_.Take(node.agent, std::move(summary));
   // The first that is silent, and the end of all silences, are looked into at once.
   if (was_silent != nodes_.IsSomebodySilent()) next_question_ = Min(next_question_, now);
-  aborts_.OnSummary(node.agent);
   judge_.limits().SetTimeout(nodes_.hang_timeout());
-  SayOfTheEnd(ends_.OnEnded(nodes_.num_ended(), now), out);
-}
-
-bool JobWatch::IsAnswer(const WatchedNode& node, Stage stage, uint64_t question) {
-  return stage_ == stage && question == question_ && awaited_.contains(node.agent);
+  if (const auto say = ends_.OnEnded(nodes_.num_ended(), now)) TellAll(*say, out);
+  Append(stragglers_.OnSummary(nodes_, node.agent, now), out);
 }
 
 void JobWatch::On(const WatchedNode& node, NodeDetails&& details, MonoTime now, Orders& out) {
   On(node, std::move(details.summary), now, out);
-  if (!IsAnswer(node, Stage::kAsking, details.question)) return;
-  if (details.evidence.round != nodes_.round()) return;
-  awaited_.erase(node.agent);
-  details_.Take(node, std::move(details));
+  if (details.evidence.round == nodes_.round()) details_.Take(node, std::move(details));
 }
 
-void JobWatch::On(const WatchedNode& node, NodeStacks&& stacks) {
-  if (!IsAnswer(node, Stage::kGathering, stacks.question)) return;
-  awaited_.erase(node.agent);
+void JobWatch::On(const WatchedNode& node, NodeStacks&& stacks, MonoTime, Orders&) {
   stacks_.Take(node, std::move(stacks));
+}
+
+void JobWatch::On(const WatchedNode& node, NodeArrivals&& arrivals, MonoTime now, Orders&) {
+  if (arrivals.round == nodes_.round()) stragglers_.OnWord(node.agent, std::move(arrivals), now);
+}
+
+void JobWatch::On(const WatchedNode& node, RankAborted&& aborted, MonoTime now, Orders& out) {
+  if (aborted.round != nodes_.round()) return;
+  // A node whose first summary has not come yet takes part, too.
+  if (!nodes_.Find(node.agent)->summary) nodes_.Take(node.agent, {.round = aborted.round});
+  Append(aborts_.OnWord(nodes_, node, aborted, now), out);
+}
+
+void JobWatch::On(const WatchedNode& node, NodeLastCalls&& calls, MonoTime, Orders&) {
+  if (calls.round == nodes_.round()) aborts_.OnWord(node, std::move(calls));
 }
 
 // Those who wait for the start may tell nothing themselves, and the node of rank 0 have none of
@@ -144,26 +118,15 @@ MonoTime JobWatch::NextQuestion() const {
   return std::max(next_question_, ends_.NextQuestion());
 }
 
-void JobWatch::SayOfTheEnd(const std::optional<EndWatch::Said>& said, Orders& out) const {
-  if (!said) return;
-  if (said->is_over) return TellAll(SayRecovery{nodes_.round(), said->text}, out);
-  TellAll(SayNotice{.round = nodes_.round(), .text = said->text, .named = said->named}, out);
-}
-
-void JobWatch::SayLate(const std::optional<std::string>& words, Orders& out) const {
-  if (words) TellAll(SaySlow{nodes_.round(), /*is_over=*/false, *words}, out);
-}
-
 // --- What follows
 
 void JobWatch::Advance(MonoTime now, Orders& out) {
-  const bool is_over = awaited_.empty() || now >= deadline_;
-  if (stage_ == Stage::kAsking && is_over) {
-    Decide(now, out);
-  } else if (stage_ == Stage::kGathering && is_over) {
-    Conclude(now, out);
-  }
-  if (stage_ != Stage::kListening) return;
+  Append(aborts_.Tick(nodes_, now), out);
+  if (!is_watching_) return;
+  Append(stragglers_.Tick(nodes_, now), out);
+  if (details_.poll().IsOver(now)) Decide(now, out);
+  if (stacks_.poll().IsOver(now)) Conclude(now, out);
+  if (IsAsking()) return;
   if (const SayVerdict* again = said_.Tick(now)) {
     for (const Incarnation holder : nodes_.OfRanks(again->to_end)) {
       out.push_back(OrderTo{holder, *again});
@@ -173,15 +136,7 @@ void JobWatch::Advance(MonoTime now, Orders& out) {
 }
 
 void JobWatch::Ask(MonoTime now, Orders& out) {
-  stage_ = Stage::kAsking;
-  ++question_;
-  deadline_ = now + kTimeForDetails;
-  details_.Begin(nodes_.round());
-  awaited_.clear();
-  for (OrderTo& order : nodes_.TellAll(AskDetails{question_, nodes_.round()})) {
-    awaited_.insert(order.to);
-    out.push_back(std::move(order));
-  }
+  Append(details_.Ask(++question_, nodes_, now), out);
   const absl::Duration spread =
       kBetweenQuestions * static_cast<double>(nodes_.size()) / static_cast<double>(kNodesPerSecond);
   // What has been judged is only looked at to see whether it goes on.
@@ -191,12 +146,13 @@ void JobWatch::Ask(MonoTime now, Orders& out) {
 }
 
 void JobWatch::Decide(MonoTime now, Orders& out) {
-  stage_ = Stage::kListening;
-  awaited_.clear();
+  details_.Close();
   if (details_.IsHeld()) return;
   const bool is_silent = judge_.Hear(details_.Silences(nodes_));
   if (!judge_.HasIncident()) said_.Forget();  // what it was about goes on
-  SayOfTheEnd(ends_.Listen(details_.evidence(), judge_.HasIncident(), now), out);
+  if (const auto say = ends_.Listen(details_.evidence(), judge_.HasIncident(), now)) {
+    TellAll(*say, out);
+  }
   if (!is_silent) {
     // Each rank that has not come does something: the store goes on telling that each second.
     const bool is_at_start = nodes_.IsStartSilent() && !nodes_.IsSomebodySilent();
@@ -219,7 +175,7 @@ void JobWatch::Decide(MonoTime now, Orders& out) {
 void JobWatch::Notify(const Notice& notice, Orders& out) const {
   SayNotice say{.round = nodes_.round(),
                 .finding = notice.diagnosis.finding,
-                .text = absl::StrCat(notice.text, details_.DescribeUnseen(nodes_))};
+                .text = absl::StrCat(notice.diagnosis.Describe(), details_.DescribeUnseen(nodes_))};
   for (const RankReport& rank : details_.ReportsOfNamed(notice.diagnosis)) {
     absl::StrAppend(&say.text, "; ", hangs::InWords(rank));
     say.named.push_back(rank.rank);
@@ -228,30 +184,25 @@ void JobWatch::Notify(const Notice& notice, Orders& out) const {
 }
 
 void JobWatch::Gather(const Verdict& verdict, MonoTime now, Orders& out) {
-  stage_ = Stage::kGathering;
-  ++question_;
-  deadline_ = now + kTimeForStacks;
   const Diagnosis& diagnosis = verdict.diagnosis;
-  details_.Select(nodes_, diagnosis.culprits, kNodesAtFaultAsked, awaited_);
-  details_.Select(nodes_, diagnosis.waiting, awaited_.size() + kNodesWaitingAsked, awaited_);
+  absl::btree_set<Incarnation> asked;
+  details_.Select(nodes_, diagnosis.culprits, kNodesAtFaultAsked, asked);
+  details_.Select(nodes_, diagnosis.waiting, asked.size() + kNodesWaitingAsked, asked);
   // Who has come meanwhile, the store knows.
   if (!details_.gatherings().empty()) {
-    details_.Select(nodes_, {0}, awaited_.size() + 1, awaited_);
+    details_.Select(nodes_, {0}, asked.size() + 1, asked);
   }
-  AskStacks ask{.question = question_, .round = nodes_.round(), .first = diagnosis.culprits};
+  AskStacks ask{.question = ++question_, .round = nodes_.round(), .first = diagnosis.culprits};
   ask.first.resize(std::min(ask.first.size(), kRanksNamedMax));
-  for (const Incarnation agent : awaited_) out.push_back(OrderTo{agent, ask});
-  std::vector<RankReport> reports;
+  Append(stacks_.Ask(std::move(ask), asked, verdict, now), out);
   for (const RankEvidence& rank : details_.evidence().ranks) {
     const NodeTable::Node* node = nodes_.OfRank(rank.rank);
-    if (node != nullptr && awaited_.contains(node->about.agent)) reports.push_back(ReportOf(rank));
+    if (node != nullptr && asked.contains(node->about.agent)) stacks_.Expect(ReportOf(rank));
   }
-  stacks_.Begin(question_, nodes_.round(), verdict, std::move(reports), now);
-  if (awaited_.empty()) Conclude(now, out);
 }
 
 void JobWatch::Conclude(MonoTime now, Orders& out) {
-  stage_ = Stage::kListening;
+  stacks_.Close();
   next_question_ = std::max(next_question_, now + kBetweenQuestions);
   if (stacks_.HasMoved()) {
     const std::string what = stacks_.verdict().diagnosis.Describe();
@@ -305,7 +256,8 @@ std::string JobWatch::WhyNotReplaced(const Diagnosis& diagnosis,
     const NodeTable::Node& node = *nodes_.Find(agent);
     const std::string& name = node.about.name;
     if (agent == nodes_.spares().host) return absl::StrCat(name, " hosts the rendezvous");
-    if (!stacks_.HasShown(agent)) return absl::StrCat(name, " has not shown what its ranks do");
+    if (!stacks_.poll().HasAnswered(agent))
+      return absl::StrCat(name, " has not shown what its ranks do");
     if (!node.summary->may_replace) return absl::StrCat(name, " has another --watch");
   }
   return "";

@@ -8,7 +8,7 @@
 //        ReplaceNodes where --watch=replace of the nodes at fault allows it and the job can do
 //        without them
 //   a window of all nodes that measure one -> others are slow now than before -> SaySlow to all
-//   a rank comes last to nearly every collective -> SaySlow to all (late_ranks.h)
+//     (stragglers.h; of PyTorch's records AskArrivals to them before)
 //   some ranks have ended and others have not -> AskDetails to all -> SayNotice (end_watch.h)
 //   a rank has aborted -> AskLastCalls to all -> SayAborts to all (abort_watch.h), also while the
 //   round stops
@@ -35,11 +35,10 @@
 #include "rendezvous/hangs/judge/details_question.h"
 #include "rendezvous/hangs/judge/end_watch.h"
 #include "rendezvous/hangs/judge/hang_judge.h"
-#include "rendezvous/hangs/judge/late_ranks.h"
 #include "rendezvous/hangs/judge/node_table.h"
-#include "rendezvous/hangs/judge/pace_watch.h"
 #include "rendezvous/hangs/judge/said_verdict.h"
 #include "rendezvous/hangs/judge/stacks_question.h"
+#include "rendezvous/hangs/judge/stragglers.h"
 #include "rendezvous/hangs/judge/watched_node.h"
 #include "rendezvous/hangs/wire/watch_messages.h"
 
@@ -63,7 +62,7 @@ class JobWatch {
   void SetSpares(Spares spares) { nodes_.SetSpares(spares); }
   // The job's --shutdown_timeout; see TimesForLastCalls.
   void SetGrace(absl::Duration grace) { aborts_.SetGrace(grace); }
-  bool IsWatching() const { return !nodes_.empty(); }
+  bool IsWatching() const { return is_watching_; }
 
   // Words of another round, of strangers, and answers to old questions change nothing.
   Orders OnWord(Incarnation from, NodeWord word, MonoTime now);
@@ -76,18 +75,16 @@ class JobWatch {
   bool HasIncident() const { return judge_.HasIncident(); }
 
  private:
-  enum class Stage { kListening, kAsking, kGathering };
-
   void On(const WatchedNode& node, NodeSummary&& summary, MonoTime now, Orders& out);
   void On(const WatchedNode& node, NodeDetails&& details, MonoTime now, Orders& out);
-  void On(const WatchedNode& node, NodeStacks&& stacks);
-  void TakeSummary(const WatchedNode& node, NodeSummary&& summary, MonoTime now, Orders& out);
-  // `node` answers the question that is asked in `stage`.
-  bool IsAnswer(const WatchedNode& node, Stage stage, uint64_t question);
+  void On(const WatchedNode& node, NodeStacks&& stacks, MonoTime now, Orders& out);
+  void On(const WatchedNode& node, NodeArrivals&& arrivals, MonoTime now, Orders& out);
+  void On(const WatchedNode& node, RankAborted&& aborted, MonoTime now, Orders& out);
+  void On(const WatchedNode& node, NodeLastCalls&& calls, MonoTime now, Orders& out);
+  // It waits for answers of which a verdict may come.
+  bool IsAsking() const { return details_.poll().IsOpen() || stacks_.poll().IsOpen(); }
   bool WantsDetails() const;
   MonoTime NextQuestion() const;
-  void SayOfTheEnd(const std::optional<EndWatch::Said>& said, Orders& out) const;
-  void SayLate(const std::optional<std::string>& words, Orders& out) const;
   void Advance(MonoTime now, Orders& out);
   void Ask(MonoTime now, Orders& out);
   void Decide(MonoTime now, Orders& out);
@@ -102,16 +99,12 @@ class JobWatch {
 
   HangJudge judge_;
   NodeTable nodes_;
-  PaceWatch paces_;  // by what programs mark
-  LateWatch late_;   // by when ranks of PyTorch call their collectives
+  Stragglers stragglers_;
   AbortWatch aborts_;
   EndWatch ends_;
+  bool is_watching_ = false;
 
-  // The question under way, or the last one.
-  Stage stage_ = Stage::kListening;
-  uint64_t question_ = 0;
-  absl::btree_set<Incarnation> awaited_;  // who has not answered it yet
-  MonoTime deadline_;                     // of the question
+  uint64_t question_ = 0;  // the last one
   MonoTime next_question_;
   DetailsQuestion details_;
   StacksQuestion stacks_;

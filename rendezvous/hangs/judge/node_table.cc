@@ -7,7 +7,12 @@
 namespace muster::hangs {
 
 void NodeTable::StartRound(Round round, std::vector<WatchedNode> nodes) {
-  StopRound();
+  nodes_.clear();
+  agent_of_first_rank_.clear();
+  hang_timeout_ = absl::ZeroDuration();
+  num_ranks_ = num_ended_ = 0;
+  num_suspicious_ = 0;
+  is_start_suspicious_ = false;
   round_ = round;
   for (WatchedNode& node : nodes) {
     const Incarnation agent = node.agent;
@@ -16,15 +21,6 @@ void NodeTable::StartRound(Round round, std::vector<WatchedNode> nodes) {
     nodes_[agent] = {.about = std::move(node)};
   }
   absl::erase_if(learned_from_, [&](const auto& entry) { return !nodes_.contains(entry.first); });
-}
-
-void NodeTable::StopRound() {
-  nodes_.clear();
-  agent_of_first_rank_.clear();
-  hang_timeout_ = absl::ZeroDuration();
-  num_ranks_ = num_ended_ = 0;
-  num_suspicious_ = 0;
-  is_start_suspicious_ = false;
 }
 
 const NodeTable::Node* NodeTable::Find(Incarnation agent) const {
@@ -67,11 +63,17 @@ LearnedSilences NodeTable::TakeLearned(Incarnation from, const LearnedSilences& 
   return known == learned ? known : std::exchange(known, learned);
 }
 
+absl::btree_set<Incarnation> NodeTable::TakingPart() const {
+  absl::btree_set<Incarnation> out;
+  for (const auto& [agent, node] : nodes_) {
+    if (node.summary) out.insert(agent);
+  }
+  return out;
+}
+
 std::vector<OrderTo> NodeTable::TellAll(const WatchOrder& order) const {
   std::vector<OrderTo> out;
-  for (const auto& [agent, node] : nodes_) {
-    if (node.summary) out.push_back({agent, order});
-  }
+  for (const Incarnation agent : TakingPart()) out.push_back({agent, order});
   return out;
 }
 

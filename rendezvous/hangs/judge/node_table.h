@@ -26,10 +26,8 @@ class NodeTable {
   // `nodes` are all members of `round`, by first rank. What they have learned stays, and so do the
   // spares.
   void StartRound(Round round, std::vector<WatchedNode> nodes);
-  void StopRound();
 
   Round round() const { return round_; }
-  bool empty() const { return nodes_.empty(); }
   size_t size() const { return nodes_.size(); }
   auto begin() const { return nodes_.begin(); }
   auto end() const { return nodes_.end(); }
@@ -57,7 +55,8 @@ class NodeTable {
   // Where nodes differ, the most patient counts.
   absl::Duration hang_timeout() const { return hang_timeout_; }
 
-  // The order for all that have said a word.
+  // All that have said a word, and the order for each of them.
+  absl::btree_set<Incarnation> TakingPart() const;
   std::vector<OrderTo> TellAll(const WatchOrder& order) const;
 
  private:

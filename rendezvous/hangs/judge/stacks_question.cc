@@ -7,21 +7,26 @@
 #include "rendezvous/hangs/evidence/cause.h"
 
 namespace muster::hangs {
+namespace {
 
-void StacksQuestion::Begin(uint64_t question, Round round, Verdict verdict,
-                           std::vector<RankReport> reports, MonoTime now) {
-  question_ = question;
-  round_ = round;
+// They may take an agent eight seconds.
+constexpr absl::Duration kTimeForStacks = absl::Seconds(12);
+
+}  // namespace
+
+std::vector<OrderTo> StacksQuestion::Ask(AskStacks ask, absl::btree_set<Incarnation> nodes,
+                                         Verdict verdict, MonoTime now) {
+  *this = StacksQuestion();
+  ask_ = std::move(ask);
   verdict_ = std::move(verdict);
   decided_at_ = now;
-  has_moved_ = false;
-  reports_ = std::move(reports);
-  shown_.clear();
+  poll_.Ask(ask_.question, std::move(nodes), now + kTimeForStacks);
+  return poll_.Tell(ask_);
 }
 
 void StacksQuestion::Take(const WatchedNode& node, NodeStacks stacks) {
-  has_moved_ = has_moved_ || stacks.has_moved || stacks.round != round_;
-  shown_.insert(node.agent);
+  if (!poll_.Take(node.agent, stacks.question)) return;
+  has_moved_ = has_moved_ || stacks.has_moved || stacks.round != ask_.round;
   for (RankReport& report : stacks.ranks) {
     if (!Holds(node, report.rank)) continue;
     report.node = node.name;
@@ -39,8 +44,8 @@ void StacksQuestion::Take(const WatchedNode& node, NodeStacks stacks) {
 SayVerdict StacksQuestion::MakeVerdict(const std::vector<Gathering>& gatherings,
                                        const std::string& unseen, MonoTime now) const {
   const Diagnosis& diagnosis = verdict_.diagnosis;
-  SayVerdict say{.question = question_,
-                 .round = round_,
+  SayVerdict say{.question = ask_.question,
+                 .round = ask_.round,
                  .diagnosis = diagnosis,
                  .reason = absl::StrCat(verdict_.reason, unseen),
                  .since_detected = verdict_.since_detected + (now - decided_at_),

@@ -170,7 +170,7 @@ struct AskStacks {
 struct AskLastCalls {
   Round round = kNoRound;
 };
-// When the ranks of the node came to their last collectives (late_ranks.h).
+// When the ranks of the node came to their last collectives (stragglers.h).
 struct AskArrivals {
   uint64_t question = 0;
   Round round = kNoRound;

@@ -11,11 +11,92 @@
 #include "proto/io/wire_fields.h"
 #include "proto/watch.pb.h"
 #include "rendezvous/hangs/evidence/incident_parts.h"
-#include "rendezvous/hangs/wire/abort_wire.h"
-#include "rendezvous/hangs/wire/watch_parts_wire.h"
 
 namespace muster::rendezvous {
 namespace {
+
+// --- Lists of ranks, operations, bounds
+
+constexpr NumberBounds kRanks{0, kWatchedRanksMax};
+constexpr NumberBounds kOneRankOrMore{1, kWatchedRanksMax};
+constexpr TextBounds kWatchedText{kWatchedTextBytesMax, kWatchedTextBytesMax};
+constexpr ListBounds kTexts{64, 64};
+constexpr absl::Duration kMillis = absl::Milliseconds(1);
+constexpr absl::Duration kMicros = absl::Microseconds(1);
+
+using WireRuns = google::protobuf::RepeatedField<int32_t>;
+void EncodeRuns(const std::vector<int>& ranks, WireRuns& out) {
+  for (size_t begin = 0; begin < ranks.size() && out.size() < 2 * kRunsMax;) {
+    size_t end = begin + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    out.Add(ranks[begin]);
+    out.Add(static_cast<int>(end - begin) - 1);
+    begin = end;
+  }
+}
+
+std::vector<int> TakeRuns(const WireRuns& in, absl::string_view name, WireCheck& check) {
+  std::vector<int> out;
+  check.Require(in.size() % 2 == 0, name, "are not pairs");
+  if (!check.List(name, in.size(), 2 * kRunsMax)) return out;
+  for (int i = 0; i + 1 < in.size(); i += 2) {
+    const int first = check.Range(name, in.Get(i), 0, kWatchedRanksMax);
+    const int more = check.Range(name, in.Get(i + 1), 0, kWatchedRanksMax);
+    check.Require(out.size() + static_cast<size_t>(more) < size_t{2} * kWatchedRanksMax, name,
+                  "are too many");
+    if (!check.status().ok()) return out;
+    for (int k = 0; k <= more; ++k) out.push_back(first + k);
+  }
+  return out;
+}
+
+// Ranks as pairs: the first of a run, and how many follow it.
+template <typename P>
+void Runs(Wire<P> wire, absl::string_view name, const WireRuns& (P::*get)() const,
+          WireRuns* (P::*mut)(), std::vector<int>& ranks) {
+  if (!wire.decodes()) return EncodeRuns(ranks, *(wire.out().*mut)());
+  ranks = TakeRuns((wire.in().*get)(), name, wire.check());
+}
+
+void OperationFields(Wire<proto::WatchedOperation> wire, hangs::Operation& operation) {
+  using P = proto::WatchedOperation;
+  wire.Number("operation.kind", UpTo(OperationKind::kRecv), &P::kind, &P::set_kind, operation.kind);
+  wire.Number("operation.state", UpTo(OperationState::kFailed), &P::state, &P::set_state,
+              operation.state);
+  wire.Plain(&P::sequence, &P::set_sequence, operation.sequence);
+  wire.Plain(&P::bytes, &P::set_bytes, operation.bytes);
+  wire.Plain(&P::peer, &P::set_peer, operation.peer);
+  wire.Text("operation.dtype", kWatchedText, &P::dtype, &P::mutable_dtype, operation.dtype);
+  wire.Text("operation.name", kWatchedText, &P::name, &P::mutable_name, operation.name);
+  wire.Plain(&P::chain, &P::set_chain, operation.chain);
+  wire.Plain(&P::awaited, &P::set_awaited, operation.awaited);
+}
+
+// What a message has no room for, each as a whole: only such parts, or all behind the first too.
+enum class LeftOut { kEach, kAllBehind };
+
+// Leaves out of an encoded message the parts with which it has more than `bytes_max`, and those
+// that have more than `part_bytes_max`.
+template <typename P, typename Part>
+void KeepWithin(size_t bytes_max, size_t part_bytes_max, LeftOut left_out, P& message,
+                google::protobuf::RepeatedPtrField<Part>* (P::*mut)()) {
+  google::protobuf::RepeatedPtrField<Part>& parts = *(message.*mut)();
+  google::protobuf::RepeatedPtrField<Part> apart;
+  apart.UnsafeArenaSwap(&parts);
+  size_t bytes = message.ByteSizeLong();
+  apart.UnsafeArenaSwap(&parts);
+  int num_kept = 0;
+  for (int i = 0; i < parts.size(); ++i) {
+    const size_t more = parts.Get(i).ByteSizeLong() + 8;
+    if (more <= part_bytes_max && bytes + more <= bytes_max) {
+      bytes += more;
+      parts.SwapElements(num_kept++, i);
+    } else if (left_out == LeftOut::kAllBehind) {
+      break;
+    }
+  }
+  parts.DeleteSubrange(num_kept, parts.size() - num_kept);
+}
 
 constexpr int kGroupsMax = kBoardGroups * 512;  // of all ranks of a node
 constexpr int kRecordsMax = 4 * kBoardGroups;
@@ -356,6 +437,50 @@ void ArrivalsFields(Wire<proto::WatchArrivals> wire, hangs::NodeArrivals& arriva
   wire.Number("arrivals.round", kCount, &P::round, &P::set_round, arrivals.round);
   wire.List("arrivals.groups", kGroups, &P::groups, &P::mutable_groups, arrivals.groups,
             GroupArrivalsFields);
+}
+
+// --- What ranks called last where one has aborted
+
+constexpr ListBounds kSameCalls{hangs::kSameCallsMax, hangs::kSameCallsMax};
+
+void CallFields(Wire<proto::WatchedCall> wire, hangs::Call& call) {
+  using P = proto::WatchedCall;
+  wire.Text("call.group", kWatchedText, &P::group, &P::mutable_group, call.group);
+  wire.Text("call.label", kWatchedText, &P::label, &P::mutable_label, call.label);
+  wire.Inner(&P::operation, &P::mutable_operation, call.operation, OperationFields);
+  Runs(wire, "call.ranks", &P::ranks, &P::mutable_ranks, call.ranks);
+  wire.Time("call.age", kMillis, &P::age_ms, &P::set_age_ms, call.age);
+}
+
+// A rank that does not fit is left out as a whole, and counts as not known.
+void CallsOfRankFields(Wire<proto::WatchLastCalls::Rank> wire, hangs::RankCalls& rank) {
+  using P = proto::WatchLastCalls::Rank;
+  wire.Number("last_calls.rank", kRanks, &P::rank, &P::set_rank, rank.rank);
+  wire.Time("last_calls.age", kMillis, &P::age_ms, &P::set_age_ms, rank.age);
+  wire.List("last_calls.calls", {hangs::kLastCallsMax}, &P::calls, &P::mutable_calls, rank.calls,
+            CallFields);
+}
+
+void LastCallsFields(Wire<proto::WatchLastCalls> wire, hangs::NodeLastCalls& word) {
+  using P = proto::WatchLastCalls;
+  wire.Number("last_calls.round", kCount, &P::round, &P::set_round, word.round);
+  Runs(wire, "last_calls.aborted", &P::aborted, &P::mutable_aborted, word.aborted);
+  wire.List("last_calls.ranks", {kWatchedRanksMax}, &P::ranks, &P::mutable_ranks, word.ranks,
+            CallsOfRankFields);
+  if (wire.decodes()) return;
+  KeepWithin(kWatchWordBytesMax, kWatchedRankBytesMax, LeftOut::kEach, wire.out(),
+             &P::mutable_ranks);
+}
+
+void AbortsFields(Wire<proto::WatchAborts> wire, hangs::SayAborts& order) {
+  using P = proto::WatchAborts;
+  hangs::AbortReport& report = order.report;
+  wire.Number("aborts.round", kCount, &P::round, &P::set_round, order.round);
+  Runs(wire, "aborts.aborted", &P::aborted, &P::mutable_aborted, report.aborted);
+  wire.List("aborts.last", kSameCalls, &P::last, &P::mutable_last, report.last, CallFields);
+  wire.List("aborts.differences", kSameCalls, &P::differences, &P::mutable_differences,
+            report.differences, CallFields);
+  Runs(wire, "aborts.unknown", &P::unknown, &P::mutable_unknown, report.unknown);
 }
 
 // --- Words and orders

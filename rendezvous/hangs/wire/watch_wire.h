@@ -1,5 +1,4 @@
-// The only translation between rendezvous/hangs/wire/watch_messages.h and proto/watch.proto, with
-// abort_wire.h.
+// The only translation between rendezvous/hangs/wire/watch_messages.h and proto/watch.proto.
 //
 // An encoder keeps each message within its bound: a rank whose details or stack do not fit is left
 // out as a whole, so that it counts as not known, and is never judged by half of what it did.

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "tests/unit/agent/console/log_pump_fixture.h"
 
 namespace muster::agent {
@@ -20,6 +21,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Pair;
 using ::testing::SizeIs;
 
@@ -56,7 +58,7 @@ class RoundHere : public LogPumpTest {
             .on_spawn_failed = [](uint64_t, absl::Status status) { ADD_FAILURE() << status; },
             .on_exited =
                 [this](const WorkerExit& exit) {
-                  if (round_->before_workers().hook().OnExited(exit)) return;
+                  if (round_->hook().OnExited(exit)) return;
                   ended_[roster_.Find(exit.worker_id)->local_rank.value()] = exit.exit_code;
                 },
             .on_warm = [](const WarmState&) {},
@@ -114,6 +116,22 @@ TEST_F(RoundHere, StartsWorkersInTheirEnvironmentAndServesTheirStore) {
   EXPECT_THAT(ended_, ElementsAre(Pair(0, 3), Pair(1, 4)));
   EXPECT_TRUE(round_->torch_store().is_serving());
   EXPECT_THAT(shell_.failed, IsEmpty());
+}
+
+TEST_F(RoundHere, GivesEachWorkerItsOwnErrorFileDevicesAndBoard) {
+  options_.visible_devices = {"2", "5"};
+  const std::string out = directory_ + "/own.";
+  options_.worker_command = {"sh", "-c",
+                             "echo $TORCHELASTIC_ERROR_FILE $CUDA_VISIBLE_DEVICES $MUSTER_BOARD"
+                             " > \"$0$RANK\"",
+                             out};
+  Begin();
+  RunUntil([this] { return ended_.size() == 2; });
+  std::vector<std::vector<std::string>> own;
+  for (const char* rank : {"0", "1"}) own.push_back(absl::StrSplit(ReadAll(out + rank), ' '));
+  EXPECT_THAT(own[0], ElementsAre(HasSubstr("/0/error.json"), "2", Not(IsEmpty())));
+  EXPECT_THAT(own[1], ElementsAre(HasSubstr("/1/error.json"), "5", Not(IsEmpty())));
+  EXPECT_NE(own[0][2], own[1][2]);
 }
 
 TEST_F(RoundHere, GivesKeptWorkersTheirPlaceAndStartsTheOthers) {

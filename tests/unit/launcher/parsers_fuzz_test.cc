@@ -94,7 +94,9 @@ TEST(RemoteStarts, AreReadOrRefused) {
 
 TEST(AccelerateConfigs, AreReadOrRefused) {
   ForEachMutation(absl::StrCat(kCorpus, "accelerate"), kRounds, [](const std::string& text) {
-    const auto launch = ReadAccelerateConfig(text, AccelerateSurroundings{});
+    const auto file = ReadAccelerateFile(text, "f");
+    const auto launch = file.ok() ? LaunchOfAccelerate(*file, AccelerateSurroundings{})
+                                  : absl::StatusOr<LaunchConfig>(file.status());
     if (!launch.ok()) {
       EXPECT_EQ(launch.status().code(), absl::StatusCode::kInvalidArgument) << text;
       return;
@@ -105,13 +107,13 @@ TEST(AccelerateConfigs, AreReadOrRefused) {
 
 TEST(InstructLabConfigs, AreReadOrRefused) {
   ForEachMutation(absl::StrCat(kCorpus, "instructlab"), kRounds, [](const std::string& text) {
-    const absl::StatusOr<LaunchConfig> config = ReadInstructLabConfig(text);
+    const absl::StatusOr<LaunchConfig> config = LaunchOfInstructLab(text, "f");
     if (!config.ok()) {
       EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument) << text;
       return;
     }
     for (const TakenOption& taken : config->options) {
-      EXPECT_EQ(taken.source.find("train."), 0u) << text;
+      EXPECT_EQ(taken.source.find("f: line "), 0u) << text;
     }
   });
 }

@@ -24,6 +24,8 @@ struct RotaryPositions {
   double low_factor = 1;
   double high_factor = 4;
   int64_t original_context = 8192;
+  // Tokens that the model was made for; longer sequences are refused. 0: nothing is known.
+  int64_t context_max = 0;
 
   friend bool operator==(const RotaryPositions&, const RotaryPositions&) = default;
 
@@ -32,10 +34,19 @@ struct RotaryPositions {
   std::vector<double> Frequencies(int64_t head_size) const;
 };
 
+enum class NormKind {
+  kLayer,  // about the mean
+  kRms,    // Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019
+};
+
+// What stands between the two products of an MLP.
+enum class Nonlinearity {
+  kGelu,    // GPT-2's tanh form
+  kSwiGlu,  // of [.., 2 * width], gates and then what they let through: silu(gate) * up
+};
+
 // The parts of a decoder. As they stand, they are those of a GPT-2.
 struct DecoderParts {
-  enum class NormKind { kLayer, kRms };
-  enum class Mlp { kGelu, kSwiGlu };
   enum class Biases { kAll, kQkv, kNone };
   // What Granite multiplies by: embeddings, what each block adds, scores (0: 1 / sqrt(head size)),
   // and logits.
@@ -50,7 +61,7 @@ struct DecoderParts {
   NormKind norm = NormKind::kLayer;
   double norm_epsilon = 1e-5;
   std::optional<RotaryPositions> rotary = {};  // nothing: a table of learned positions
-  Mlp mlp = Mlp::kGelu;
+  Nonlinearity mlp = Nonlinearity::kGelu;
   Biases biases = Biases::kAll;
   bool head_norms = false;  // RMS norms of each head of queries and keys
   bool tied = true;         // the head uses the table of embeddings

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "muster/decoder_parts.h"
 #include "muster/parameter.h"
 #include "muster/tape.h"
 #include "muster/tensor.h"
@@ -45,12 +46,6 @@ class Layer {
  public:
   virtual ~Layer() = default;
   virtual Activation Forward(Tape& tape, const Activation& x) const = 0;
-};
-
-// What stands between the two products of an MLP.
-enum class Nonlinearity {
-  kGelu,    // GPT-2's tanh form
-  kSwiGlu,  // of [.., 2 * width], gates and then what they let through: silu(gate) * up
 };
 
 // f(pre), and the `pre` that its gradient needs.
@@ -101,11 +96,7 @@ class Linear final : public Layer {
 // "weight" [width] and, for kLayer, "bias" [width].
 class Norm final : public Layer {
  public:
-  enum class Kind {
-    kLayer,  // about the mean
-    kRms,    // Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019
-  };
-  Norm(const Scope& scope, int64_t width, Kind kind = Kind::kLayer, double epsilon = 1e-5);
+  Norm(const Scope& scope, int64_t width, NormKind kind = NormKind::kLayer, double epsilon = 1e-5);
   Activation Forward(Tape& tape, const Activation& x) const override;
 
  private:
@@ -155,7 +146,7 @@ class HeadNorms final : public Layer {
  public:
   struct Options {
     int64_t heads = 0;
-    int64_t kv_heads = 0;  // 0: as many as heads
+    int64_t kv_heads = 0;
     int64_t head_size = 0;
     double epsilon = 1e-6;
   };

@@ -113,69 +113,79 @@ absl::Status CheckOrderOfWeights(const Schedule& schedule, Places& places) {
 
 // --- S3 and S4 ----------------------------------------------------------------------------------
 
-// Handovers by (from, to), in the order of each side.
+using PassOrder = absl::Span<const std::vector<PassOfRank>>;
+
+// What travels by (from, to), in the order of each side.
 using RankPair = std::pair<int, int>;
 struct Transfers {
-  std::map<RankPair, std::vector<Handover>> sent;
-  std::map<RankPair, std::vector<Handover>> received;
+  std::map<RankPair, std::vector<Handed>> sent;
+  std::map<RankPair, std::vector<Handed>> received;
 };
 
+std::string NameOf(const Handed& what) {
+  return absl::StrCat(ToString(what.payload), " of stage ", what.stage, ", micro-batch ",
+                      what.micro_batch);
+}
+std::string SendText(const HandedBy& to) {
+  return absl::StrCat("SEND ", NameOf(to.what), " to rank ", to.place);
+}
+std::string ReceiveText(const HandedBy& from) {
+  return absl::StrCat("RECV ", NameOf(from.what), " from rank ", from.place);
+}
+
 // Adds the transfers of one rank, each of which has its place among the passes.
-absl::Status AddTransfers(const Schedule& schedule, const LoweredSchedule& lowered, int rank,
+absl::Status AddTransfers(const Schedule& schedule, PassOrder order, int rank,
                           Transfers& transfers) {
-  std::set<Handover> is_there;
-  for (const ScheduleStep& step : lowered[rank]) {
-    if (const auto* send = std::get_if<SendStep>(&step)) {
-      transfers.sent[{rank, send->to}].push_back(send->what);
-      if (is_there.contains(send->what)) continue;
-      return Broken("rank ", rank, ": ", ToString(step), " comes before the pass that makes it");
+  std::set<Handed> is_there;
+  for (const PassOfRank& own : order[rank]) {
+    for (const HandedBy& from : own.receives) {
+      transfers.received[{from.place, rank}].push_back(from.what);
+      is_there.insert(from.what);
     }
-    if (const auto* receive = std::get_if<ReceiveStep>(&step)) {
-      transfers.received[{receive->from, rank}].push_back(receive->what);
-      is_there.insert(receive->what);
-      continue;
+    for (const HandedBy& needed : NeedsOf(own.pass, schedule, {})) {
+      const bool waits =
+          is_there.contains(needed.what) &&
+          std::find(own.needs.begin(), own.needs.end(), needed.what) != own.needs.end();
+      if (needed.place == rank || waits) continue;
+      return Broken("rank ", rank, ": ", ToString(own.pass),
+                    " does not wait for what it computes from; put ", ReceiveText(needed),
+                    " before it");
     }
-    const auto& pass = std::get<StagePass>(step);
-    const PassLinks links = LinksOf(pass, schedule.num_stages());
-    if (links.makes) is_there.insert(links.made);
-    const int from = links.needs ? schedule.rank_of_stage[links.needed.stage] : rank;
-    if (from == rank || is_there.contains(links.needed)) continue;
-    return Broken("rank ", rank, ": ", ToString(pass),
-                  " does not wait for what it computes from; put ",
-                  ToString(ScheduleStep(ReceiveStep{links.needed, from})), " before it");
+    for (const HandedBy& made : MadeBy(own.pass, schedule, {})) is_there.insert(made.what);
+    for (const HandedBy& to : own.sends) {
+      transfers.sent[{rank, to.place}].push_back(to.what);
+      if (is_there.contains(to.what)) continue;
+      return Broken("rank ", rank, ": ", SendText(to), " comes before the pass that makes it");
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckSameOrder(RankPair way, const std::vector<Handover>& of_sender,
-                            const std::vector<Handover>& of_receiver) {
+absl::Status CheckSameOrder(RankPair way, const std::vector<Handed>& of_sender,
+                            const std::vector<Handed>& of_receiver) {
   for (size_t k = 0; k < std::max(of_sender.size(), of_receiver.size()); ++k) {
     const bool both = k < of_sender.size() && k < of_receiver.size();
     if (both && of_sender[k] == of_receiver[k]) continue;
-    const auto text = [&](const std::vector<Handover>& side, bool sends) {
-      if (k >= side.size()) return std::string("nothing");
-      return sends ? ToString(ScheduleStep(SendStep{side[k], way.second}))
-                   : ToString(ScheduleStep(ReceiveStep{side[k], way.first}));
-    };
     return Broken("transfer ", k, " from rank ", way.first, " to rank ", way.second, " is ",
-                  text(of_sender, true), " on one side and ", text(of_receiver, false),
+                  k < of_sender.size() ? SendText({of_sender[k], way.second}) : "nothing",
+                  " on one side and ",
+                  k < of_receiver.size() ? ReceiveText({of_receiver[k], way.first}) : "nothing",
                   " on the other; both sides need one order");
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckTransfers(const Schedule& schedule, const LoweredSchedule& lowered) {
+absl::Status CheckTransfers(const Schedule& schedule, PassOrder order) {
   Transfers transfers;
   for (int rank = 0; rank < schedule.num_ranks(); ++rank) {
-    MUSTER_RETURN_IF_ERROR(AddTransfers(schedule, lowered, rank, transfers));
+    MUSTER_RETURN_IF_ERROR(AddTransfers(schedule, order, rank, transfers));
   }
   for (const auto& [way, of_sender] : transfers.sent) {
     MUSTER_RETURN_IF_ERROR(CheckSameOrder(way, of_sender, transfers.received[way]));
   }
   for (const auto& [way, of_receiver] : transfers.received) {
     if (transfers.sent.contains(way)) continue;
-    return Broken("rank ", way.second, ": ",
-                  ToString(ScheduleStep(ReceiveStep{of_receiver.front(), way.first})),
+    return Broken("rank ", way.second, ": ", ReceiveText({of_receiver.front(), way.first}),
                   " waits for what is never sent");
   }
   return absl::OkStatus();
@@ -185,9 +195,9 @@ absl::Status CheckTransfers(const Schedule& schedule, const LoweredSchedule& low
 
 class ScheduleWalk {
  public:
-  ScheduleWalk(const Schedule& schedule, const LoweredSchedule& lowered, const PassCosts& costs)
+  ScheduleWalk(const Schedule& schedule, PassOrder order, const PassCosts& costs)
       : schedule_(schedule),
-        lowered_(lowered),
+        order_(order),
         costs_(costs),
         done_(schedule),
         ranks_(schedule.num_ranks()) {
@@ -201,7 +211,7 @@ class ScheduleWalk {
     for (bool moved = true; moved;) {
       moved = false;
       for (int rank = 0; rank < schedule_.num_ranks(); ++rank) {
-        while (Compute(rank) || Launch(rank)) moved = true;
+        while (Launch(rank) || Compute(rank)) moved = true;
       }
     }
     for (int rank = 0; rank < schedule_.num_ranks(); ++rank) {
@@ -218,11 +228,8 @@ class ScheduleWalk {
 
   // The pass at which `rank` stands; nullptr: it is at its end.
   const StagePass* NextPass(int rank) const {
-    size_t at = ranks_[rank].next_pass;
-    while (at < lowered_[rank].size() && !std::holds_alternative<StagePass>(lowered_[rank][at])) {
-      ++at;
-    }
-    return at < lowered_[rank].size() ? &std::get<StagePass>(lowered_[rank][at]) : nullptr;
+    const size_t next = NumDone(rank);
+    return next < order_[rank].size() ? &order_[rank][next].pass : nullptr;
   }
 
   // A pass that the one at which `rank` stands waits for; nothing: it waits for a transfer alone.
@@ -231,19 +238,20 @@ class ScheduleWalk {
     for (const StagePass& need : OwnNeeds(pass)) {
       if (!done_.Has(need)) return need;
     }
-    const PassLinks links = LinksOf(pass, schedule_.num_stages());
-    if (!links.needs) return std::nullopt;
-    const StagePass maker = MakerOf(links.needed);
-    if (done_.Has(maker)) return std::nullopt;
-    return maker;
+    for (const HandedBy& needed : NeedsOf(pass, schedule_, {})) {
+      const StagePass maker = MakerOf(needed.what);
+      if (!done_.Has(maker)) return maker;
+    }
+    return std::nullopt;
   }
 
  private:
   struct RankWalk {
-    size_t next_pass = 0;  // of its steps
-    size_t next_launch = 0;
+    size_t launches_of = 0;  // a pass: those of earlier ones are started
+    size_t received = 0;     // started ones of it
+    size_t sent = 0;
     int64_t live = 0;
-    std::map<Handover, int64_t> arrived;  // when
+    std::map<Handed, int64_t> arrived;  // when
   };
 
   // Earlier passes of the same stage.
@@ -260,9 +268,9 @@ class ScheduleWalk {
     return {};
   }
 
-  StagePass MakerOf(const Handover& what) {
+  StagePass MakerOf(const Handed& what) {
     StagePass maker = {PassKind::kForward, what.stage, what.micro_batch};
-    if (what.kind == HandoverKind::kActivation) return maker;
+    if (what.payload == Payload::kActivation) return maker;
     maker.kind = PassKind::kBackward;
     const int rank = schedule_.rank_of_stage[what.stage];
     const std::vector<StagePass>& passes = schedule_.passes[rank];
@@ -273,8 +281,8 @@ class ScheduleWalk {
   }
 
   // When the pass that makes `what` ended, if it did.
-  int64_t EndOfMaker(const Handover& what) {
-    if (what.kind == HandoverKind::kActivation) {
+  int64_t EndOfMaker(const Handed& what) {
+    if (what.payload == Payload::kActivation) {
       return done_.At(PassKind::kForward, what.stage, what.micro_batch);
     }
     return std::max(done_.At(PassKind::kBackward, what.stage, what.micro_batch),
@@ -288,16 +296,18 @@ class ScheduleWalk {
       if (!done_.Has(need)) return kNotDone;
       ready = std::max(ready, done_.At(need));
     }
-    const PassLinks links = LinksOf(pass, schedule_.num_stages());
-    if (!links.needs) return ready;
-    int64_t there = kNotDone;
-    if (schedule_.rank_of_stage[links.needed.stage] == rank) {
-      there = EndOfMaker(links.needed);
-    } else if (const auto found = ranks_[rank].arrived.find(links.needed);
-               found != ranks_[rank].arrived.end()) {
-      there = found->second;
+    for (const HandedBy& needed : NeedsOf(pass, schedule_, {})) {
+      int64_t there = kNotDone;
+      if (needed.place == rank) {
+        there = EndOfMaker(needed.what);
+      } else if (const auto found = ranks_[rank].arrived.find(needed.what);
+                 found != ranks_[rank].arrived.end()) {
+        there = found->second;
+      }
+      if (there == kNotDone) return kNotDone;
+      ready = std::max(ready, there);
     }
-    return there == kNotDone ? kNotDone : std::max(ready, there);
+    return ready;
   }
 
   bool Compute(int rank) {
@@ -315,43 +325,45 @@ class ScheduleWalk {
     done_.At(*pass) = end;
     RankWalk& walk = ranks_[rank];
     if (pass->kind == PassKind::kForward) times.peak_live = std::max(times.peak_live, ++walk.live);
-    if (pass->kind == PassKind::kBackward || pass->kind == PassKind::kWeightGradient) --walk.live;
-    while (!std::holds_alternative<StagePass>(lowered_[rank][walk.next_pass])) ++walk.next_pass;
-    ++walk.next_pass;
+    if (WritesGradients(pass->kind)) --walk.live;
     return true;
   }
 
+  // Starts the next transfer of `rank`: its order goes before a pass and, once that is done, behind
+  // it. False: there is none that may begin.
   bool Launch(int rank) {
     RankWalk& walk = ranks_[rank];
-    while (walk.next_launch < lowered_[rank].size() &&
-           std::holds_alternative<StagePass>(lowered_[rank][walk.next_launch])) {
-      ++walk.next_launch;
+    for (; walk.launches_of < order_[rank].size(); ++walk.launches_of) {
+      const PassOfRank& own = order_[rank][walk.launches_of];
+      if (walk.received < own.receives.size()) {
+        const HandedBy& from = own.receives[walk.received++];
+        Meet(from.place, rank, from.what);
+        return true;
+      }
+      if (walk.sent < own.sends.size()) {
+        const HandedBy& to = own.sends[walk.sent];
+        if (EndOfMaker(to.what) == kNotDone) return false;
+        ++walk.sent;
+        ++proof_.num_transfers;
+        Meet(rank, to.place, to.what);
+        return true;
+      }
+      walk.received = walk.sent = 0;
     }
-    if (walk.next_launch == lowered_[rank].size()) return false;
-    const ScheduleStep& step = lowered_[rank][walk.next_launch];
-    if (const auto* send = std::get_if<SendStep>(&step)) {
-      if (EndOfMaker(send->what) == kNotDone) return false;
-      Meet(rank, send->to, send->what);
-      ++proof_.num_transfers;
-    } else {
-      const auto& receive = std::get<ReceiveStep>(step);
-      Meet(receive.from, rank, receive.what);
-    }
-    ++walk.next_launch;
-    return true;
+    return false;
   }
 
   // A transfer is over once both sides have started it.
-  void Meet(int from, int to, const Handover& what) {
+  void Meet(int from, int to, const Handed& what) {
     if (!waiting_.insert({from, to, what}).second) ranks_[to].arrived[what] = EndOfMaker(what);
   }
 
   const Schedule& schedule_;
-  const LoweredSchedule& lowered_;
+  const PassOrder order_;
   const PassCosts costs_;
   Places done_;  // when each pass ended
   std::vector<RankWalk> ranks_;
-  std::set<std::tuple<int, int, Handover>> waiting_;  // transfers that one side has started
+  std::set<std::tuple<int, int, Handed>> waiting_;  // transfers that one side has started
   ScheduleProof proof_;
 };
 
@@ -384,8 +396,7 @@ std::string RingText(const Schedule& schedule, ScheduleWalk& walk) {
 
 bool Ends(const Schedule& schedule) {
   if (!CheckPasses(schedule).ok()) return false;
-  const LoweredSchedule lowered = LowerSchedule(schedule);
-  return ScheduleWalk(schedule, lowered, {}).Run();
+  return ScheduleWalk(schedule, OrderOfRanks(schedule, {}), {}).Run();
 }
 
 // "F0.2 put before B0.0 on rank 0": the change that lets `schedule` end and moves one pass by as
@@ -485,10 +496,10 @@ absl::Status CheckPasses(const Schedule& schedule) {
   return CheckOrderOfWeights(schedule, places);
 }
 
-absl::StatusOr<ScheduleProof> ProveSteps(const Schedule& schedule, const LoweredSchedule& steps,
+absl::StatusOr<ScheduleProof> ProveOrder(const Schedule& schedule, PassOrder order,
                                          const PassCosts& costs) {
-  MUSTER_RETURN_IF_ERROR(CheckTransfers(schedule, steps));
-  ScheduleWalk walk(schedule, steps, costs);
+  MUSTER_RETURN_IF_ERROR(CheckTransfers(schedule, order));
+  ScheduleWalk walk(schedule, order, costs);
   if (walk.Run()) return walk.Take();
   const std::optional<std::string> move = SmallestMove(schedule, walk);
   return Broken(RingText(schedule, walk), move ? "; with " + *move + " it would end"
@@ -502,7 +513,7 @@ absl::StatusOr<ScheduleProof> ProveSchedule(const Schedule& schedule, const Pass
                   " micro-batches; at most ", kMostPasses, " passes can be looked at");
   }
   MUSTER_RETURN_IF_ERROR(CheckPasses(schedule));
-  return ProveSteps(schedule, LowerSchedule(schedule), costs);
+  return ProveOrder(schedule, OrderOfRanks(schedule, {}), costs);
 }
 
 }  // namespace muster::plan

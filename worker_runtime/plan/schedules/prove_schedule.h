@@ -9,7 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker_runtime/plan/schedules/lower_schedule.h"
+#include "absl/types/span.h"
+#include "worker_runtime/plan/schedules/pass_order.h"
 #include "worker_runtime/plan/schedules/schedule.h"
 
 namespace muster::plan {
@@ -83,8 +84,11 @@ absl::StatusOr<ScheduleProof> ProveSchedule(const Schedule& schedule, const Pass
 // S1 and S2.
 absl::Status CheckPasses(const Schedule& schedule);
 
-// S3 to S5 of steps that belong to `schedule`, of which S1 holds.
-absl::StatusOr<ScheduleProof> ProveSteps(const Schedule& schedule, const LoweredSchedule& steps,
+// S3 to S5 of an order of `schedule`, of which S1 holds. Nothing is tied.
+//
+// order: [ranks], as OrderOfRanks gives it.
+absl::StatusOr<ScheduleProof> ProveOrder(const Schedule& schedule,
+                                         absl::Span<const std::vector<PassOfRank>> order,
                                          const PassCosts& costs);
 
 }  // namespace muster::plan

@@ -61,7 +61,7 @@ TEST_F(AgentCoreAborts, AreTakenInWithWhatIsKnownAlsoWhereThatComesLate) {
   hangs::LastCallsState state;
   state.said.aborted = {1};
   const auto call = [](int64_t bytes, std::vector<int> ranks) {
-    hangs::SameCall same{.label = "world", .operation = {}, .ranks = std::move(ranks), .age = {}};
+    hangs::Call same{.label = "world", .operation = {}, .ranks = std::move(ranks), .age = {}};
     same.operation.bytes = bytes;
     return same;
   };

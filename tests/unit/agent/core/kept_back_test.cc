@@ -110,7 +110,7 @@ TEST_F(KeptBackTest, AreFailuresThatThenSayWhoseCallHasEndedTheWorker) {
   Keep(0);
   Keep(1);
   const auto call = [](int size, std::vector<int> ranks) {
-    hangs::SameCall same{.label = "world", .operation = {}, .ranks = std::move(ranks), .age = {}};
+    hangs::Call same{.label = "world", .operation = {}, .ranks = std::move(ranks), .age = {}};
     same.operation.kind = OperationKind::kAllReduce;
     same.operation.bytes = size;
     return same;

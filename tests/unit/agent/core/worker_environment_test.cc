@@ -33,7 +33,7 @@ Assignment SecondOfTwoNodes() {
 }
 
 TEST(MakeWorkerEnvs, CountsRanksFromTheFirstOfTheNode) {
-  const std::vector<WorkerEnv> envs = MakeWorkerEnvs(SecondOfTwoNodes(), {.role = "eval"});
+  const std::vector<WorkerEnv> envs = MakeWorkerEnvs(SecondOfTwoNodes(), {.role_name = "eval"});
   ASSERT_EQ(envs.size(), 2);
   EXPECT_EQ(envs[1].rank, Rank(2));
   EXPECT_EQ(envs[1].local_rank, LocalRank(1));
@@ -47,17 +47,6 @@ TEST(MakeWorkerEnvs, CountsRanksFromTheFirstOfTheNode) {
   EXPECT_EQ(envs[1].round, Round(3));
   EXPECT_EQ(envs[1].instance, Instance(9));
   EXPECT_EQ(envs[1].restart_count, 1);
-}
-
-TEST(MakeWorkerEnvs, GivesEachWorkerItsOwnFileAndDevices) {
-  const std::vector<WorkerEnv> envs = MakeWorkerEnvs(
-      SecondOfTwoNodes(),
-      {.error_files = {"/0", "/1"}, .visible_devices = {"2", "5"}, .boards = {"/b0", "/b1"}});
-  EXPECT_EQ(envs[0].board, "/b0");
-  EXPECT_EQ(envs[1].board, "/b1");
-  EXPECT_EQ(envs[0].error_file, "/0");
-  EXPECT_EQ(envs[1].error_file, "/1");
-  EXPECT_EQ(envs[1].visible_devices, "5");
 }
 
 TEST(MakeWorkerEnvs, TakesTheMasterFromTheAssignmentUnlessTheJobChoseIt) {
@@ -95,11 +84,8 @@ TEST(MakeWorkerEnvs, MakesEnvironmentsThatTheRuntimeCanRead) {
   }
 }
 
-TEST(MakeWorkerEnvs, TellsWhichSignalsEndTheJobAsTorchrunDoes) {
-  const auto envs = MakeWorkerEnvs(Assignment{.local_world_size = 1, .world_size = 1},
-                                   {.signals_to_handle = {SIGTERM, SIGUSR1}});
-  ASSERT_EQ(envs.size(), 1u);
-  EXPECT_EQ(envs[0].signals_to_handle, "SIGTERM,SIGUSR1");
+TEST(NamesOfSignals, AreThoseOfTorchrun) {
+  EXPECT_EQ(NamesOfSignals({SIGTERM, SIGUSR1}), "SIGTERM,SIGUSR1");
 }
 
 TEST(WorkerArguments, NameTheLocalRankAsTorchrunDoes) {

@@ -297,11 +297,11 @@ TEST(MakeEvidence, AccusesNobodyOfAWaitThatMayBeForSomethingElse) {
   for (int rank = 0; rank < 3; ++rank) {
     ranks.push_back(TorchRankIn(rank, {TorchCalls("0", "default_pg", 6, OperationState::kDone)}));
   }
-  ranks[0].torch->python.call = {.kind = TorchCall::Kind::kMayWait, .name = "may_wait"};
+  ranks[0].torch->python.call = {.kind = TorchCall::Kind::kTransfer, .name = "something"};
   const hangs::Diagnosis guess = hangs::Diagnose(MakeEvidence(Round(0), 3, ranks));
   EXPECT_THAT(guess.culprits, ElementsAre(1, 2));
   EXPECT_TRUE(guess.is_inferred);
-  EXPECT_EQ(guess.operation->name, "a send or receive, or something else");
+  EXPECT_EQ(guess.operation->name, "something");
   ranks[0].torch->python.call = {};
   EXPECT_EQ(hangs::Diagnose(MakeEvidence(Round(0), 3, ranks)).finding,
             hangs::Finding::kNobodyWaits);
@@ -338,11 +338,60 @@ TEST(MakeEvidence, NamesWhoHasNotComeToAMeetingThatNoRecorderHas) {
   EXPECT_FALSE(found.is_inferred);
 }
 
+// A group of which rank 2 is not in the call; whether it is waited for depends on what carries it.
+TEST(MakeEvidence, NoticesWhoHasNotCalledDestroyProcessGroup) {
+  std::vector<WatchedRank> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.push_back(TorchRankIn(rank, {TorchCalls("0", "default_pg", 6, OperationState::kDone)}));
+    ranks.back().torch->python.has_groups = true;
+    if (rank == 2) continue;
+    ranks.back().torch->python.call = {.kind = TorchCall::Kind::kMeeting, .name = hangs::kDestroy};
+  }
+  const auto find = [&] {
+    hangs::EvidenceMerger merger(Round(0));  // of two nodes
+    merger.Add(MakeEvidence(Round(0), 3, {ranks[0]}));
+    merger.Add(MakeEvidence(Round(0), 3, {ranks[1], ranks[2]}));
+    return hangs::Diagnose(merger.merged());
+  };
+  const hangs::Diagnosis found = find();
+  EXPECT_EQ(found.Describe(), "rank 2 has not called destroy_process_group; ranks 0 and 1 wait");
+  EXPECT_TRUE(found.is_inferred);
+  ranks[2].torch->python.call = ranks[1].torch->python.call;
+  EXPECT_EQ(find().finding, hangs::Finding::kInside) << "all of them are in it";
+  ranks[2].torch->python = {};
+  EXPECT_EQ(find().finding, hangs::Finding::kNobodyWaits) << "it may have come through it";
+  ranks[2].torch.reset();
+  ranks[2].life = hangs::Life::kEnded;
+  EXPECT_EQ(find().finding, hangs::Finding::kNobodyWaits);
+}
+
+// Any rank may be the one that is to set it.
+TEST(MakeEvidence, SaysForWhichKeyOfAStoreARankWaitsAndAccusesNobody) {
+  WatchedRank waits = TorchRankIn(1, {TorchCalls("0", "default_pg", 6, OperationState::kDone)});
+  waits.torch->python = {.frames = {"load at /a/train.py:12", "main at /a/train.py:40"},
+                         .call = {.kind = TorchCall::Kind::kKey, .name = "'done'"}};
+  WatchedRank other = TorchRankIn(0, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)});
+  const std::string said =
+      "rank 1 waits for the key 'done' of a store (load at train.py:12), which "
+      "has not been set";
+  const hangs::Diagnosis found = hangs::Diagnose(MakeEvidence(Round(0), 2, {other, waits}));
+  EXPECT_EQ(found.finding, hangs::Finding::kOutOfSight) << "which is never judged";
+  EXPECT_THAT(found.waiting, ElementsAre(0, 1));
+  EXPECT_EQ(found.Describe(),
+            said + "; rank 0 has gone on to all_reduce #6 (group default_pg, 4 bytes f32)");
+  other = TorchRankIn(0, {TorchCalls("0", "default_pg", 6, OperationState::kDone)});
+  EXPECT_EQ(hangs::Diagnose(MakeEvidence(Round(0), 2, {other, waits})).Describe(), said);
+  EXPECT_FALSE(hangs::Diagnose(MakeEvidence(Round(0), 2, {other, waits})).is_busy);
+  other.is_busy = true;
+  EXPECT_TRUE(hangs::Diagnose(MakeEvidence(Round(0), 2, {other, waits})).is_busy)
+      << "it may set the key yet";
+}
+
 // A thread of rank 1 is to answer: that its main thread waits for rank 0 is no circle.
 TEST(MakeEvidence, LeadsFromACallOfRpcToTheRankThatHasNotAnswered) {
   WatchedRank calls = TorchRankIn(0, {TorchCalls("0", "default_pg", 6, OperationState::kDone)});
   calls.torch->python.call = {
-      .kind = TorchCall::Kind::kRpc, .name = "rpc_sync", .function = "load", .peer = 1};
+      .kind = TorchCall::Kind::kAnswer, .name = "rpc_sync of load", .peer = 1};
   const WatchedRank called =
       TorchRankIn(1, {TorchCalls("0", "default_pg", 7, OperationState::kIssued)});
   const hangs::Diagnosis found = hangs::Diagnose(MakeEvidence(Round(0), 2, {calls, called}));

@@ -312,11 +312,13 @@ TEST(ReadTorchPython, HasTheRanksOfGroupsAndTheStackOfTheMainThread) {
   const TorchPython python = ReadTorchPython(
       R"({"groups":{"0":[0,1],"7":[1,3],"8":[-1]},)"
       R"("stack":[["recv","/t/torch/distributed/distributed_c10d.py",9],["main","/a/train.py",7]],)"
-      R"("call":{"name":"broadcast","group":"7","peer":3},"has_rpc":true})");
+      R"("call":{"kind":"rooted","name":"broadcast","group":"7","peer":3},)"
+      R"("has_groups":true,"has_rpc":true})");
   EXPECT_EQ(python.call.kind, TorchCall::Kind::kRooted);
   EXPECT_EQ(python.call.name, "broadcast");
   EXPECT_EQ(python.call.group, "7");
   EXPECT_EQ(python.call.peer, 3);
+  EXPECT_TRUE(python.has_groups);
   EXPECT_TRUE(python.has_rpc);
   EXPECT_THAT(python.members,
               ElementsAre(Pair("0", ElementsAre(0, 1)), Pair("7", ElementsAre(1, 3))));
@@ -372,13 +374,16 @@ TEST(ReadTorchPython, HasTheOtherEndWhereTheFramesTellItAndNoCallThatIsNotKnown)
   const auto call = [](const char* text) {
     return ReadTorchPython(absl::StrCat(R"({"call":)", text, "}")).call;
   };
-  EXPECT_EQ(call(R"({"name":"send","peer":2})").kind, TorchCall::Kind::kTransfer);
-  EXPECT_EQ(call(R"({"name":"send","peer":2})").peer, 2);
-  EXPECT_EQ(call(R"({"name":"send","peer":null})").peer, -1);
-  EXPECT_EQ(call(R"({"name":"send","peer":-4})").peer, -1);
-  EXPECT_EQ(call(R"({"name":"send","peer":99999999999})").peer, -1);
-  EXPECT_EQ(call(R"({"name":"rpc_sync","function":"load","peer":1})").function, "load");
-  for (const char* none : {"{}", "[]", "null", R"({"name":7})", R"({"name":"get"})"}) {
+  EXPECT_EQ(call(R"({"kind":"transfer","name":"send","peer":2})").kind, TorchCall::Kind::kTransfer);
+  EXPECT_EQ(call(R"({"kind":"transfer","name":"send","peer":2})").peer, 2);
+  EXPECT_EQ(call(R"({"kind":"transfer","name":"send","peer":null})").peer, -1);
+  EXPECT_EQ(call(R"({"kind":"transfer","name":"send","peer":-4})").peer, -1);
+  EXPECT_EQ(call(R"({"kind":"transfer","name":"send","peer":99999999999})").peer, -1);
+  EXPECT_EQ(call(R"({"kind":"answer","name":"rpc_sync of load","peer":1})").peer, 1);
+  EXPECT_EQ(call(R"({"kind":"key","name":"'done'"})").kind, TorchCall::Kind::kKey);
+  EXPECT_EQ(call(R"({"kind":"key","name":"'done'"})").name, "'done'");
+  EXPECT_EQ(call(R"({"kind":"meeting","name":"f"})").kind, TorchCall::Kind::kMeeting);
+  for (const char* none : {"{}", "[]", "null", R"({"kind":7})", R"({"kind":"get"})"}) {
     EXPECT_EQ(call(none).kind, TorchCall::Kind::kNone) << none;
   }
 }

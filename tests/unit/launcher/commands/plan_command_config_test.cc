@@ -172,9 +172,11 @@ std::string YamlOf(const std::string& path) {
 
 // A launch and training both know the keys of `text`, or both refuse one as unknown.
 void ExpectKnown(bool is_known, const std::string& option, const std::string& text) {
-  const absl::Status launch = option == "--ilab"
-                                  ? ReadInstructLabConfig(text).status()
-                                  : ReadAccelerateConfig(text, AccelerateSurroundings{}).status();
+  const absl::StatusOr<ConfigFile> file = ReadAccelerateFile(text, "f");
+  const absl::Status launch = option == "--ilab" ? LaunchOfInstructLab(text, "f").status()
+                              : file.ok()
+                                  ? LaunchOfAccelerate(*file, AccelerateSurroundings{}).status()
+                                  : file.status();
   EXPECT_EQ(!absl::StrContains(launch.message(), "unknown key"), is_known) << text << launch;
   const absl::Status training = PlanOf(option, text).page.status();
   EXPECT_EQ(!absl::StrContains(training.message(), "not known"), is_known) << text << training;
@@ -259,7 +261,7 @@ TEST(PlanConfig, ShowsWhereEachValueComesFrom) {
   const absl::StatusOr<std::string> page = DeepSpeed(
       "{\n\"zero_optimization\": {\"stage\": 2},\n\"gradient_clipping\": 0.5,\n"
       "\"optimizer\": {\"type\": \"AdamW\"}\n}",
-      {"--lr=0.25", "--seed=7"});
+      {"--lr=0.25", "--seed=7", "--verbose"});
   EXPECT_THAT(
       page,
       IsOkAndHolds(AllOf(
@@ -345,7 +347,7 @@ TEST(PlanConfig, ChecksTheBatchEquationAndNamesWhatHolds) {
 
 TEST(PlanConfig, KeepsAnOptionAndNamesTheKeyThatItOverrules) {
   const Outcome outcome = PlanOf("--deepspeed", SeedText("ds_full_stage2.json"),
-                                 {"--world_size=2", "--dtype=f32", "--beta2=0.9"});
+                                 {"--world_size=2", "--dtype=f32", "--beta2=0.9", "--verbose"});
   EXPECT_THAT(outcome.page, IsOkAndHolds(AllOf(ContainsRegex("update.beta2 +0.9 +--beta2"),
                                                ContainsRegex("loss_scaling.kind +none "))));
   EXPECT_THAT(outcome.warnings,

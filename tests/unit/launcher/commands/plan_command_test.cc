@@ -22,6 +22,7 @@ using ::muster::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::Not;
 
 using Args = std::vector<std::string>;
@@ -88,7 +89,7 @@ TEST(PlanCommand, CountsWhatAttentionByCudnnWorksIn) {
 
 // The small bucket is the first, so that its reduction starts early, as the engine does it.
 TEST(PlanCommand, ShowsBucketsInTheOrderInWhichTheEngineReducesThem) {
-  EXPECT_THAT(PlanCommandText({"--model=gpt2-124m", "--world_size=2"}),
+  EXPECT_THAT(PlanCommandText({"--model=gpt2-124m", "--world_size=2", "--verbose"}),
               IsOkAndHolds(ContainsRegex("order of their reduction: [0-9]+\n  1 MiB, 25 MiB, ")));
 }
 
@@ -96,6 +97,24 @@ TEST(PlanCommand, TakesTheSizesOfAKnownModelBesideThoseThatAreGiven) {
   EXPECT_THAT(PlanCommandText({"--model", "gpt2-124m", "--layers=3", "--vocabulary=300"}),
               IsOkAndHolds(HasSubstr(
                   "3 layers, 12 heads, hidden size 768, context 1024, vocabulary 300, in f32")));
+}
+
+TEST(PlanCommand, SaysFirstWhetherTheDevicesThatAreNamedHoldIt) {
+  const auto first_line = [](const Args& args) {
+    const absl::StatusOr<std::string> text = PlanCommandText(args);
+    EXPECT_THAT(text, IsOk());
+    return text->substr(0, text->find('\n'));
+  };
+  const std::string takes = "each rank takes [0-9.]+ [GM]iB and sends [0-9.]+ [GM]iB per step";
+  EXPECT_THAT(first_line({"--model=gpt2-124m", "--world_size=2"}), MatchesRegex(takes));
+  EXPECT_THAT(first_line({"--model=gpt2-124m", "--world_size=2", "--memory_limit=8"}),
+              MatchesRegex(takes + "; it fits in the 8 GiB of --memory_limit"));
+  EXPECT_THAT(first_line({"--model=gpt2-124m", "--device=cuda", "--gpu=h100"}),
+              MatchesRegex("each rank takes .*; it fits in the [0-9.]+ GiB of h100"));
+  EXPECT_THAT(first_line({"--model=llama-3-8b", "--device=cuda", "--gpu=h100", "--dtype=bf16",
+                          "--world_size=8"}),
+              MatchesRegex(takes + "; it does not fit: a rank takes .*, and its memory is "
+                                   "[0-9.]+ GiB; the cheapest change that fits is --plan=.*"));
 }
 
 TEST(PlanCommand, CutsTheModelIntoStages) {

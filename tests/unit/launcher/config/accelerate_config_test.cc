@@ -4,7 +4,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launcher/line/flags.h"
-#include "proto/config/python_yaml.h"
 #include "tests/support/files.h"
 
 namespace muster::launcher {
@@ -23,73 +22,28 @@ std::string ConfigOf(const std::string& name) {
       absl::StrCat(testing::kSourceDirectory, "/tests/unit/launcher/configs/", name));
 }
 
+absl::StatusOr<LaunchConfig> Launch(const std::string& text, const AccelerateSurroundings& around) {
+  absl::StatusOr<ConfigFile> file = ReadAccelerateFile(text, "");
+  return file.ok() ? LaunchOfAccelerate(*std::move(file), around)
+                   : absl::StatusOr<LaunchConfig>(file.status());
+}
+
 LaunchConfig Read(const std::string& text, const EnvironmentMap& inherited = {}) {
-  auto launch =
-      ReadAccelerateConfig(text, {.inherited = inherited, .directory = "/work", .num_cores = 12});
+  auto launch = Launch(text, {.inherited = inherited, .directory = "/work", .num_cores = 12});
   EXPECT_TRUE(launch.ok()) << launch.status();
   return launch.value_or(LaunchConfig{});
 }
 
 std::string WhyNot(const std::string& text) {
-  const absl::Status status = ReadAccelerateConfig(text, AccelerateSurroundings{}).status();
+  const absl::Status status = Launch(text, AccelerateSurroundings{}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
   return std::string(status.message());
 }
 
-std::string PythonText(const std::string& yaml) {
-  const auto config = ReadPythonYaml("k: " + yaml);
-  EXPECT_TRUE(config.ok()) << yaml << ": " << config.status();
-  return config.ok() && !config->values.empty() ? config->values[0].second.text : "";
-}
-
-TEST(ReadPythonYaml, WritesValuesAsPythonsStrDoes) {
-  EXPECT_EQ(PythonText("true"), "True");
-  EXPECT_EQ(PythonText("no"), "False");
-  EXPECT_EQ(PythonText("'no'"), "no");
-  EXPECT_EQ(PythonText("null"), "None");
-  EXPECT_EQ(PythonText("4"), "4");
-  EXPECT_EQ(PythonText("1.0"), "1.0");
-  EXPECT_EQ(PythonText("0.10"), "0.1");
-  EXPECT_EQ(PythonText("1.0e-5"), "1e-05");
-  EXPECT_EQ(PythonText("1e-5"), "1e-5");  // PyYAML takes it for text
-  EXPECT_EQ(PythonText("BACKWARD_PRE"), "BACKWARD_PRE");
-  EXPECT_EQ(PythonText("[a, 1]"), "['a', 1]");
-}
-
-TEST(ReadPythonYaml, SkipsAByteOrderMark) {
-  const auto config = ReadPythonYaml("\xef\xbb\xbf{\"k\": 1}");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->values[0].first, "k");
-}
-
-// PyYAML does the same.
-TEST(ReadPythonYaml, TakesTheLastOfAKeyThatStandsTwice) {
-  const auto config = ReadPythonYaml("a: 1\nb: {c: 1}\na: 2\nb: {d: 3, d: 4}\ne: 5\ne: {}\n");
-  ASSERT_TRUE(config.ok()) << config.status();
-  ASSERT_EQ(config->values.size(), 1u);
-  EXPECT_EQ(config->values[0].second.text, "2");
-  EXPECT_EQ(config->values[0].second.line, 3);
-  ASSERT_EQ(config->blocks.size(), 2u);
-  EXPECT_EQ(config->blocks[0].second[0].first, "d");
-  EXPECT_EQ(config->blocks[0].second[0].second.text, "4");
-  EXPECT_THAT(
-      config->notes,
-      ElementsAre("line 3: the key 'a' is there twice; this one holds, not that of line 1",
-                  "line 4: the key 'b' is there twice; this one holds, not that of line 2",
-                  "line 6: the key 'e' is there twice; this one holds, not that of line 5",
-                  "line 4: the key 'd' is there twice; this one holds, not that of line 4"));
-}
-
-TEST(ReadPythonYaml, NamesTheLineThatItCannotRead) {
-  EXPECT_THAT(ReadPythonYaml("a: 1\nb: [").status().message(), HasSubstr("line "));
-  EXPECT_THAT(ReadPythonYaml("just text").status().message(), HasSubstr("keys with values"));
-  EXPECT_FALSE(ReadPythonYaml("").ok());
-}
-
-TEST(ReadAccelerateConfig, ReadsAJobOnSeveralGpus) {
+TEST(LaunchOfAccelerate, ReadsAJobOnSeveralGpus) {
   const LaunchConfig launch = Read(ConfigOf("accelerate_multi_gpu.yaml"));
   EXPECT_THAT(launch.options,
-              ElementsAre(TakenOption{"nproc_per_node", "4", "line 4: num_processes"}));
+              ElementsAre(TakenOption{"nproc_per_node", "4", "line 4: num_processes", true}));
   EXPECT_THAT(launch.environment, Contains(Pair("ACCELERATE_MIXED_PRECISION", "bf16")));
   EXPECT_THAT(launch.environment, Contains(Pair("ACCELERATE_DYNAMO_BACKEND", "NO")));
   EXPECT_THAT(launch.environment, Contains(Pair("OMP_NUM_THREADS", "1")));
@@ -97,24 +51,25 @@ TEST(ReadAccelerateConfig, ReadsAJobOnSeveralGpus) {
               Not(Contains(Key("OMP_NUM_THREADS"))));
 }
 
-TEST(ReadAccelerateConfig, PlacesSeveralMachines) {
+TEST(LaunchOfAccelerate, PlacesSeveralMachines) {
   const LaunchConfig launch = Read(
       "distributed_type: MULTI_GPU\nnum_processes: 16\nnum_machines: 2\nmachine_rank: 1\n"
       "main_process_ip: 10.0.0.1\nmain_process_port: 7000\ngpu_ids: '0,2'\n");
   EXPECT_THAT(
       launch.options,
-      ElementsAre(TakenOption{"nproc_per_node", "8", "line 2: num_processes"},
-                  TakenOption{"nnodes", "2", "line 3: num_machines"},
-                  TakenOption{"node_rank", "1", "line 4: machine_rank"},
+      ElementsAre(TakenOption{"nproc_per_node", "8", "line 2: num_processes", true},
+                  TakenOption{"nnodes", "2", "line 3: num_machines", true},
+                  TakenOption{"node_rank", "1", "line 4: machine_rank", true},
                   TakenOption{"rdzv_backend", "static", "rdzv_backend"},
-                  TakenOption{"rdzv_endpoint", "10.0.0.1:7000", "line 5: main_process_ip"}));
+                  TakenOption{"rdzv_endpoint", "10.0.0.1:7000", "line 5: main_process_ip", true}));
   EXPECT_THAT(launch.environment, Contains(Pair("CUDA_VISIBLE_DEVICES", "0,2")));
 }
 
 // Source: accelerate 1.15, utils/launch.py (prepare_simple_launcher_cmd_env).
-TEST(ReadAccelerateConfig, StartsOneProcessAsByHandWhereNothingIsDistributed) {
-  const std::vector<TakenOption> alone = {{"nproc_per_node", "1", "line 1: distributed_type"},
-                                          {"rank_variables", "off", "line 1: distributed_type"}};
+TEST(LaunchOfAccelerate, StartsOneProcessAsByHandWhereNothingIsDistributed) {
+  const std::vector<TakenOption> alone = {
+      {"nproc_per_node", "1", "line 1: distributed_type", true},
+      {"rank_variables", "off", "line 1: distributed_type", true}};
   const LaunchConfig one = Read("distributed_type: 'NO'\nnum_processes: 1\nmain_process_port: 7");
   EXPECT_EQ(one.options, alone);
   EXPECT_THAT(one.environment, Not(Contains(Key("MASTER_ADDR"))));
@@ -135,7 +90,7 @@ TEST(ReadAccelerateConfig, StartsOneProcessAsByHandWhereNothingIsDistributed) {
 }
 
 // Source: accelerate 1.15, commands/launch.py (_validate_launch_command).
-TEST(ReadAccelerateConfig, SharesTheCoresAmongProcessesOnCpus) {
+TEST(LaunchOfAccelerate, SharesTheCoresAmongProcessesOnCpus) {
   const auto threads = [](const std::string& text, const EnvironmentMap& inherited = {}) {
     return VariableOrEmpty(Read(text + "\nuse_cpu: true", inherited).environment,
                            "OMP_NUM_THREADS");
@@ -150,7 +105,7 @@ TEST(ReadAccelerateConfig, SharesTheCoresAmongProcessesOnCpus) {
 }
 
 // Source: accelerate 1.15 takes each of these.
-TEST(ReadAccelerateConfig, TakesOlderSpellings) {
+TEST(LaunchOfAccelerate, TakesOlderSpellings) {
   const LaunchConfig fsdp = Read(
       "distributed_type: FSDP\nnum_processes: 2\nfp16: true\ndynamo_backend: INDUCTOR\n"
       "fsdp_config:\n  backward_prefetch_policy: BACKWARD_PRE\n  sharding_strategy: 1\n");
@@ -171,16 +126,16 @@ TEST(ReadAccelerateConfig, TakesOlderSpellings) {
 }
 
 // What `accelerate config` writes for several processes on CPUs that mpirun starts.
-TEST(ReadAccelerateConfig, TakesTheHostsOfMpirun) {
+TEST(LaunchOfAccelerate, TakesTheHostsOfMpirun) {
   const std::string hosts =
       "mpirun_config:\n  mpirun_ccl: '1'\n  mpirun_hostfile: /h\nnum_machines: 2\n"
       "num_processes: 4\nuse_cpu: true\n";
   const LaunchConfig launch = Read("distributed_type: MULTI_CPU\n" + hosts);
   EXPECT_THAT(launch.options,
-              ElementsAre(TakenOption{"hostfile", "/h", "line 4: mpirun_hostfile"},
-                          TakenOption{"no_local_rank", "1", "line 4: mpirun_hostfile"},
-                          TakenOption{"num_nodes", "2", "line 5: num_machines"},
-                          TakenOption{"nproc_per_node", "2", "line 6: num_processes"}));
+              ElementsAre(TakenOption{"hostfile", "/h", "line 4: mpirun_hostfile", true},
+                          TakenOption{"no_local_rank", "1", "line 4: mpirun_hostfile", true},
+                          TakenOption{"num_nodes", "2", "line 5: num_machines", true},
+                          TakenOption{"nproc_per_node", "2", "line 6: num_processes", true}));
   EXPECT_THAT(launch.environment, Contains(Pair("ACCELERATE_USE_CPU", "True")));
   EXPECT_THAT(launch.environment, Contains(Pair("OMP_NUM_THREADS", "6")));
   EXPECT_THAT(launch.environment, Not(Contains(Key("MASTER_ADDR"))));
@@ -191,21 +146,21 @@ TEST(ReadAccelerateConfig, TakesTheHostsOfMpirun) {
               Contains("line 5: mpirun_hostfile means nothing to accelerate with distributed_type "
                        "MULTI_GPU: mpirun starts jobs of MULTI_CPU and NO"));
   EXPECT_THAT(Read("distributed_type: MULTI_CPU\nmpirun_config: {}\nnum_processes: 1").options,
-              Contains(TakenOption{"rank_variables", "off", "line 1: distributed_type"}));
+              Contains(TakenOption{"rank_variables", "off", "line 1: distributed_type", true}));
 }
 
-TEST(ReadAccelerateConfig, TakesTheHostsOfDeepSpeed) {
+TEST(LaunchOfAccelerate, TakesTheHostsOfDeepSpeed) {
   EXPECT_THAT(Read("distributed_type: DEEPSPEED\nnum_machines: 2\nnum_processes: 4\n"
                    "main_process_ip: n0\ndeepspeed_config:\n  deepspeed_hostfile: /h\n"
                    "  deepspeed_exclusion_filter: a:0\n")
                   .options,
-              ElementsAre(TakenOption{"hostfile", "/h", "line 6: deepspeed_hostfile"},
-                          TakenOption{"no_local_rank", "1", "line 6: deepspeed_hostfile"},
-                          TakenOption{"exclude", "a:0", "line 7: deepspeed_exclusion_filter"},
-                          TakenOption{"master_addr", "n0", "line 4: main_process_ip"}));
+              ElementsAre(TakenOption{"hostfile", "/h", "line 6: deepspeed_hostfile", true},
+                          TakenOption{"no_local_rank", "1", "line 6: deepspeed_hostfile", true},
+                          TakenOption{"exclude", "a:0", "line 7: deepspeed_exclusion_filter", true},
+                          TakenOption{"master_addr", "n0", "line 4: main_process_ip", true}));
 }
 
-TEST(ReadAccelerateConfig, NamesWhatItCannotTake) {
+TEST(LaunchOfAccelerate, NamesWhatItCannotTake) {
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_proceses: 2"),
               HasSubstr("line 2: unknown key 'num_proceses'"));
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_proceses: 2"), HasSubstr("num_processes"));
@@ -226,6 +181,10 @@ TEST(ReadAccelerateConfig, NamesWhatItCannotTake) {
               HasSubstr("main_process_ip"));
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nnum_processes: x"),
               HasSubstr("line 2: num_processes: x: expected a number"));
+  EXPECT_EQ(WhyNot("distributed_type: FSDP\nfsdp_config:\n  fsdp_version: {a: 1}"),
+            "line 3: fsdp_version: expected a plain value or a list of plain ones");
+  EXPECT_EQ(WhyNot("distributed_type: FSDP\ngpu_ids: [[0]]"),
+            "line 2: gpu_ids: expected a plain value or a list of plain ones");
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nmixed_precision: fp8"),
               HasSubstr("mixed_precision: fp8"));
   EXPECT_THAT(WhyNot("distributed_type: MULTI_GPU\nfp8_config:\n  backend: TE"),

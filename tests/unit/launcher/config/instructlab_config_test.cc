@@ -24,48 +24,50 @@ std::string TheConfig() {
 }
 
 LaunchConfig Read(const std::string& text) {
-  auto config = ReadInstructLabConfig(text);
+  auto config = LaunchOfInstructLab(text, "");
   EXPECT_TRUE(config.ok()) << text << ": " << config.status();
   return config.value_or(LaunchConfig{});
 }
 
 std::string WhyNot(const std::string& text) {
-  const absl::Status status = ReadInstructLabConfig(text).status();
+  const absl::Status status = LaunchOfInstructLab(text, "").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
   return std::string(status.message());
 }
 
-TEST(ReadInstructLabConfig, TakesWorkersAndLeavesTheRestToTheProgram) {
+TEST(LaunchOfInstructLab, TakesWorkersAndLeavesTheRestToTheProgram) {
   const LaunchConfig config = Read(TheConfig());
-  EXPECT_THAT(config.options, ElementsAre(TakenOption{"nproc_per_node", "4", "train.num_gpus"}));
+  EXPECT_THAT(config.options,
+              ElementsAre(TakenOption{"nproc_per_node", "4", "line 4: train.num_gpus", true}));
   ASSERT_EQ(config.notes.size(), 1u);
   EXPECT_THAT(config.notes[0], AllOf(HasSubstr("10 keys of train (deepspeed.enabled"),
                                      HasSubstr("for the program")));
 }
 
-TEST(ReadInstructLabConfig, TakesTheKeysOfInstructLabItself) {
+TEST(LaunchOfInstructLab, TakesTheKeysOfInstructLabItself) {
   const LaunchConfig config = Read(
       "version: 1.0.0\nserve:\n  vllm:\n    args: [[a]]\ntrain:\n  nproc_per_node: 8\n"
       "  nnodes: 2\n  node_rank: 1\n  rdzv_id: 123\n  rdzv_endpoint: '10.0.0.1:12222'\n"
       "  additional_args:\n    warmup_steps: 25\n  training_journal: null\n");
   EXPECT_THAT(config.options,
-              ElementsAre(TakenOption{"nproc_per_node", "8", "train.nproc_per_node"},
-                          TakenOption{"nnodes", "2", "train.nnodes"},
-                          TakenOption{"node_rank", "1", "train.node_rank"},
-                          TakenOption{"rdzv_id", "123", "train.rdzv_id"},
-                          TakenOption{"rdzv_endpoint", "10.0.0.1:12222", "train.rdzv_endpoint"}));
+              ElementsAre(TakenOption{"nproc_per_node", "8", "line 6: train.nproc_per_node", true},
+                          TakenOption{"nnodes", "2", "line 7: train.nnodes", true},
+                          TakenOption{"node_rank", "1", "line 8: train.node_rank", true},
+                          TakenOption{"rdzv_id", "123", "line 9: train.rdzv_id", true},
+                          TakenOption{"rdzv_endpoint", "10.0.0.1:12222",
+                                      "line 10: train.rdzv_endpoint", true}));
   EXPECT_THAT(Read("train:\n  nproc_per_node: gpu").notes, IsEmpty());
   EXPECT_THAT(Read("train:\n").options, IsEmpty());
 }
 
-TEST(ReadInstructLabConfig, KnowsABlockThatIsLeftEmpty) {
+TEST(LaunchOfInstructLab, KnowsABlockThatIsLeftEmpty) {
   EXPECT_THAT(Read("train:\n  num_gpus: 2\n  model:\n  deepspeed: null\n").options,
-              ElementsAre(TakenOption{"nproc_per_node", "2", "train.num_gpus"}));
+              ElementsAre(TakenOption{"nproc_per_node", "2", "line 2: train.num_gpus", true}));
   EXPECT_THAT(WhyNot("train:\n  model: 7"),
               HasSubstr("line 2: train.model: 7: expected a map of keys and values"));
 }
 
-TEST(ReadInstructLabConfig, NamesWhatItCannotTake) {
+TEST(LaunchOfInstructLab, NamesWhatItCannotTake) {
   EXPECT_THAT(WhyNot("train:\n  num_gpu: 4"),
               AllOf(HasSubstr("line 2: unknown key 'num_gpu' in train"), HasSubstr("num_gpus")));
   EXPECT_THAT(WhyNot("trian:\n  num_gpus: 4"), HasSubstr("the section train is missing"));

@@ -263,6 +263,13 @@ TEST(InWordsOf, NamesTheVariableThatAValueCameFrom) {
   EXPECT_EQ(InWordsOf(grammar, Taken({"--num_restarts=-1", "x"}), status), status);
 }
 
+TEST(At, CarriesTheSourceAsDataBesidesItsWords) {
+  const absl::Status refused = At("--nodes", "x", absl::InvalidArgumentError("expected a number"));
+  EXPECT_EQ(refused.message(), "--nodes=x: expected a number");
+  EXPECT_EQ(FieldOf(refused), "--nodes");
+  EXPECT_TRUE(At("--nodes", "x", absl::OkStatus()).ok());
+}
+
 TEST(TextOfCommonValues, HasARowPerLineGivenOrNotAndLeavesOutWhatMayDiffer) {
   Program program;
   Grammar grammar = program.MakeGrammar(/*ends_at_script=*/false);

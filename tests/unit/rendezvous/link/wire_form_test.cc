@@ -209,7 +209,10 @@ hangs::NodeArrivals FilledArrivals() {
 }
 
 hangs::SayAborts FilledAborts() {
-  const hangs::SameCall call{"default_pg", FilledOperation(), {0, 1, 7}, absl::Seconds(1)};
+  const hangs::Call call{.label = "default_pg",
+                         .operation = FilledOperation(),
+                         .ranks = {0, 1, 7},
+                         .age = absl::Seconds(1)};
   return {.round = Round(4), .report = {{3}, {call}, {call}, {4, 5}}};
 }
 

@@ -27,12 +27,12 @@ DecoderConfig TinyLlama() {
   DecoderConfig config = kTiny;
   config.kv_heads = 1;
   config.mlp_size = 17;
-  config.parts.norm = DecoderParts::NormKind::kRms;
+  config.parts.norm = NormKind::kRms;
   config.parts.rotary = RotaryPositions{.base = 20,
                                         .scaling = RotaryPositions::Scaling::kLlama3,
                                         .factor = 8,
                                         .original_context = 64};
-  config.parts.mlp = DecoderParts::Mlp::kSwiGlu;
+  config.parts.mlp = Nonlinearity::kSwiGlu;
   config.parts.biases = DecoderParts::Biases::kNone;
   config.parts.tied = false;
   return config;
@@ -94,6 +94,35 @@ TEST(DecoderConfig, RefusesSizesBelowOneAndAbsurdOnes) {
       EXPECT_THAT(config.Validate(), StatusIs(absl::StatusCode::kInvalidArgument,
                                               HasSubstr(absl::StrCat("not ", bad))));
     }
+  }
+}
+
+// A rotary model has no table that would show how long its sequences may be.
+TEST(DecoderConfig, RefusesAContextBeyondWhatARotaryModelWasMadeFor) {
+  DecoderConfig config = TinyLlama();
+  config.parts.rotary->context_max = 7;
+  EXPECT_THAT(config.Validate(), IsOk());
+  config.context = 8;
+  EXPECT_THAT(config.Validate(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("context must be at most 7, the tokens that the model was made "
+                                 "for, not 8")));
+}
+
+TEST(Decoder, RefusesSequencesThatAreLongerThanTheContext) {
+  for (const Family& family : Families()) {
+    ParameterStore store;
+    const auto decoder = *Decoder::Create(family.config, store);
+    store.BindToOwnBuffers();
+    store.Initialize(1);
+    TensorPool pool;
+    Tape tape(pool, Tape::Mode::kInference);
+    const std::vector<int32_t> tokens = RandomTokens(8, kTiny.vocabulary);
+    decoder->Forward(tape, {tokens, 1, 8});
+    EXPECT_THAT(tape.status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("a sequence of 8 tokens is longer than the context of 7")))
+        << family.name;
   }
 }
 

@@ -56,7 +56,7 @@ TEST_F(Gradient, OfLayerNorm) {
 }
 
 TEST_F(Gradient, OfRmsNorm) {
-  const Norm norm(Scope(store_), 19, Norm::Kind::kRms);
+  const Norm norm(Scope(store_), 19, NormKind::kRms);
   LayerUnderTest test(store_, {4, 19},
                       [&](Tape& tape, const Activation& x) { return norm.Forward(tape, x); });
   test.ExpectGradientsEqualSlopes();

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "muster/decoder.h"
 #include "tests/support/status_matchers.h"
@@ -19,9 +20,10 @@ using ::muster::testing::IsOk;
 using ::muster::testing::StatusIs;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 PlanPageInput TwoRanks() {
-  PlanPageInput input = {.world_size = 2, .ranks_of_node = 2, .hash = "c0ffee"};
+  PlanPageInput input = {.world_size = 2, .ranks_of_node = 2, .hash = "c0ffee", .verbose = true};
   input.options.batch_size = 3;
   input.options.plan.accumulation = 5;
   return input;
@@ -60,11 +62,31 @@ std::string PageOf(const PlanPageInput& input, int stages = 1) {
   return text;
 }
 
-TEST(FormatPlanPage, BeginsWithTheModel) {
-  EXPECT_EQ(PageOf(TwoRanks())
-                .find("model: GPT of 6 layers, 6 heads, hidden size 384, context 256, "
-                      "vocabulary 256, in f32\n parameters 10,844,160\n"),
-            0);
+TEST(FormatPlanPage, BeginsWithWhatARankTakesAndThenTheModel) {
+  PlanPageInput input = TwoRanks();
+  const RankMemory memory = MemoryOfRank(WithModel(input));
+  const std::string begin =
+      absl::StrCat("each rank takes ", ReadableBytes(memory.total()), " and sends ",
+                   ReadableBytes(memory.figures.sent_total()), " per step");
+  EXPECT_THAT(PageOf(input),
+              StartsWith(begin + "\n\nmodel: GPT of 6 layers, 6 heads, hidden size 384, context "
+                                 "256, vocabulary 256, in f32\n parameters 10,844,160\n"));
+  input.fits = "it fits in the 79 GiB of h100";
+  EXPECT_THAT(PageOf(input), StartsWith(begin + "; it fits in the 79 GiB of h100\n\nmodel: "));
+}
+
+TEST(FormatPlanPage, ShowsOnlyWhatWasSaidOfThePlanUnlessItIsVerbose) {
+  PlanPageInput input = TwoRanks();
+  input.options.plan = *PlanPreset("zero-3");
+  input.sources.by_field = {{"seed", "--seed"}};
+  EXPECT_THAT(PageOf(input), HasSubstr("gathering of parameters:\n"));
+  input.verbose = false;
+  const std::string page = PageOf(input);
+  EXPECT_THAT(page, HasSubstr("plan, for 2 ranks:\n preset zero-3 default\n seed "));
+  EXPECT_THAT(page, HasSubstr(" --seed\n all else default; --verbose shows it\n hash c0ffee\n"));
+  EXPECT_THAT(page, HasSubstr("\nmemory per rank:\n"));
+  EXPECT_THAT(page, Not(HasSubstr("gathering")));
+  EXPECT_THAT(page, Not(HasSubstr("buckets of gradients")));
 }
 
 TEST(FormatPlanPage, ShowsEveryFieldOfThePlanAndItsHash) {

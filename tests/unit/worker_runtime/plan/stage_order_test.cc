@@ -3,10 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "tests/support/status_matchers.h"
 #include "worker_runtime/plan/schedules/generators.h"
@@ -17,7 +14,6 @@ namespace {
 using ::muster::testing::StatusIs;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 Plan PlanWith(const std::string& schedule, int64_t micro_batches) {
   Plan plan;
@@ -89,64 +85,6 @@ TEST(ScheduleOf, TakesTextsWhoseRanksHaveUnequalNumbersOfStages) {
   plan.stages_per_rank = 2;
   EXPECT_THAT(ScheduleOf(plan, 2).status().message(),
               HasSubstr("schedule mine: rank 0 has 1 stage, and --stages_per_rank is 2"));
-}
-
-TEST(PassesOf, ReceiveWhatTheyNeedInTheOrderOfItsSender) {
-  const Schedule schedule = *ScheduleOf(PlanWith("1f1b", 2), 2);
-  const std::vector<PassOfRank> first = PassesOf(schedule, {}, 0);
-  ASSERT_EQ(first.size(), 4U);
-  EXPECT_THAT(first[0].receives, IsEmpty());
-  EXPECT_THAT(first[0].sends, ElementsAre(HandedBy{{Payload::kActivation, 0, 0}, 1}));
-  EXPECT_THAT(first[2].receives, ElementsAre(HandedBy{{Payload::kGradient, 1, 0}, 1}));
-  EXPECT_THAT(first[2].needs, ElementsAre(Handed{Payload::kGradient, 1, 0}));
-}
-
-// What a rank has itself does not travel.
-TEST(PassesOf, KeepWhatTheirOwnRankGoesOnWith) {
-  const Schedule schedule = *ScheduleOf(PlanWith("zbv", 1), 2);  // ranks 0 1 1 0
-  for (const PassOfRank& own : PassesOf(schedule, {}, 1)) {
-    const bool to_itself = (own.pass.kind == PassKind::kForward && own.pass.stage == 1) ||
-                           (own.pass.kind == PassKind::kInputGradient && own.pass.stage == 2);
-    EXPECT_EQ(own.keeps, to_itself) << ToString(own.pass);
-    EXPECT_FALSE(own.keeps && !own.sends.empty()) << ToString(own.pass);
-  }
-}
-
-// Under every schedule, with tied stages, what one rank sends to another is what that receives from
-// it, in one order, and all that is needed has been received.
-TEST(PassesOf, HaveOneOrderOnBothSidesOfEveryWay) {
-  int num_ways = 0;
-  for (const std::string& name : ScheduleNames()) {
-    for (int ranks = 2; ranks <= 4; ++ranks) {
-      for (int64_t micro_batches = 1; micro_batches <= 2 * ranks + 1; ++micro_batches) {
-        const auto schedule = ScheduleOf(PlanWith(name, micro_batches), ranks);
-        if (!schedule.ok()) continue;
-        const int last = schedule->num_stages() - 1;
-        std::vector<TiedStages> tied;
-        if (schedule->rank_of_stage[0] != schedule->rank_of_stage[last]) {
-          tied.push_back({.borrower = last, .lender = 0, .first_micro_batch = micro_batches / 2});
-        }
-        std::map<std::pair<int, int>, std::vector<Handed>> sent;
-        std::map<std::pair<int, int>, std::vector<Handed>> received;
-        for (int place = 0; place < ranks; ++place) {
-          std::vector<Handed> there;
-          for (const PassOfRank& own : PassesOf(*schedule, tied, place)) {
-            for (const HandedBy& from : own.receives) {
-              received[{from.place, place}].push_back(from.what);
-              there.push_back(from.what);
-            }
-            for (const Handed& needed : own.needs) {
-              EXPECT_THAT(there, ::testing::Contains(needed)) << name;
-            }
-            for (const HandedBy& to : own.sends) sent[{place, to.place}].push_back(to.what);
-          }
-        }
-        EXPECT_EQ(sent, received) << name << " over " << ranks << ", " << micro_batches;
-        num_ways += static_cast<int>(sent.size());
-      }
-    }
-  }
-  EXPECT_GT(num_ways, 300);
 }
 
 }  // namespace

@@ -49,8 +49,8 @@ TEST(ParseTrainCommand, NamesFileAndLineWhereTheBatchEquationDoesNotHoldForTheJo
 TEST(InWordsOf, NamesTheOptionOfWhatTheEngineRefuses) {
   const auto command = ParseTrainCommand({"--stages=2", "--unit_costs", "heads:3"});
   ASSERT_THAT(command, IsOk());
-  EXPECT_EQ(InWordsOf(command->options, plan::PlanError("unit_costs", ": 'heads' fits no unit")),
-            absl::InvalidArgumentError("--unit_costs: 'heads' fits no unit"));
+  EXPECT_THAT(InWordsOf(command->options, plan::PlanError("unit_costs", ": 'heads' fits no unit")),
+              StatusIs(absl::StatusCode::kInvalidArgument, "--unit_costs: 'heads' fits no unit"));
   const absl::Status other = absl::InvalidArgumentError("plan: unit_costs of no field");
   EXPECT_EQ(InWordsOf(command->options, other), other);
 }

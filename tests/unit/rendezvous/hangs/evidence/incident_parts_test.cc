@@ -21,6 +21,17 @@ TEST(PythonInWords, HasTheInnermostAndTheOutermostOfManyFrames) {
             "a at m.py:1 < b at m.py:2 < c at m.py:3 < e at m.py:5");
 }
 
+TEST(PythonInWords, HasTheInnermostOfTheProgramsOwnFilesBehindThoseOfPackages) {
+  const std::string torch = " at /v/site-packages/torch/distributed/x.py:1";
+  const std::vector<std::string> frames = {"recv" + torch, "fetch at /a/own.py:2",
+                                           "load at /a/own.py:3"};
+  std::vector<std::string> of_thread = frames;
+  of_thread[0] = "thread of RPC: " + of_thread[0];
+  EXPECT_EQ(PythonInWords(of_thread), "its thread of RPC in recv at x.py:1 < fetch at own.py:2");
+  EXPECT_EQ(PythonInWords({"a" + torch, "b" + torch, "c" + torch, frames[0], frames[1], frames[2]}),
+            "a at x.py:1 < b at x.py:1 < c at x.py:1 < fetch at own.py:2");
+}
+
 TEST(PythonInWords, NamesTheThreadThatTheMainOneWaitsFor) {
   EXPECT_EQ(PythonInWords({kWait, kResult, "main at /a/train.py:40",
                            "thread Saver_0: sleep at /usr/lib/python3.11/x.py:3",

@@ -26,10 +26,10 @@ class DetailsQuestionTest : public ::testing::Test {
       nodes_.Take(agent, {.round = kRound,
                           .silent = {{.first_rank = 0, .num_ranks = 4, .silent_for = kSilent}}});
     }
-    question_.Begin(kRound);
+    question_.Ask(kQuestion, nodes_, MonoTime());
   }
   void Answer(Incarnation agent, const std::vector<int>& ranks, std::vector<Gathering> told = {}) {
-    NodeDetails details{.gatherings = std::move(told)};
+    NodeDetails details{.question = kQuestion, .gatherings = std::move(told)};
     details.evidence.round = kRound;
     for (const int rank : ranks) {
       details.evidence.ranks.push_back({.rank = rank, .round = kRound, .node = "a liar"});
@@ -42,6 +42,7 @@ class DetailsQuestionTest : public ::testing::Test {
     return ranks;
   }
 
+  static constexpr uint64_t kQuestion = 5;
   static constexpr absl::Duration kSilent = absl::Seconds(9);
   NodeTable nodes_;
   DetailsQuestion question_;
@@ -83,14 +84,13 @@ TEST_F(DetailsQuestionTest, DescribesTheFirstFewOfThoseAtFault) {
 }
 
 TEST_F(DetailsQuestionTest, IsHeldByOneDebugger) {
-  NodeDetails held;
-  held.is_held = true;
+  NodeDetails held{.question = kQuestion, .is_held = true};
   question_.Take(nodes_.Find(kSecond)->about, std::move(held));
   Answer(kFirst, {0, 1});
   EXPECT_TRUE(question_.IsHeld());
-  question_.Begin(kRound);
+  question_.Ask(kQuestion + 1, nodes_, MonoTime());
   EXPECT_FALSE(question_.IsHeld());
-  EXPECT_FALSE(question_.HasAnswered(kFirst));
+  EXPECT_FALSE(question_.poll().HasAnswered(kFirst));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace muster::hangs {
@@ -22,7 +23,7 @@ class Ending : public ::testing::Test {
  protected:
   void Start(int num_ranks) {
     does_.assign(num_ranks, Does::kMoves);
-    watch_.StartRound(num_ranks);
+    watch_.StartRound(kRound, num_ranks);
   }
   void Ends(const std::vector<int>& ranks) {
     for (const int rank : ranks) does_[rank] = Does::kEnded;
@@ -55,9 +56,19 @@ class Ending : public ::testing::Test {
     return evidence;
   }
 
-  void Hear(const std::optional<EndWatch::Said>& said) {
-    if (said) said_.push_back((said->is_over ? "over: " : "") + said->text);
+  void Hear(const std::optional<WatchOrder>& say) {
+    if (!say) return;
+    const auto* notice = std::get_if<SayNotice>(&*say);
+    if (notice != nullptr) {
+      EXPECT_EQ(notice->round, kRound);
+      said_.push_back(notice->text);
+    } else {
+      EXPECT_EQ(std::get<SayRecovery>(*say).round, kRound);
+      said_.push_back("over: " + std::get<SayRecovery>(*say).text);
+    }
   }
+
+  static constexpr Round kRound = Round(2);
 
   MonoTime now_ = MonoTime::At(absl::Hours(1));
   std::vector<Does> does_;

@@ -49,7 +49,8 @@ class HangWatch : public ::testing::Test {
       for (const int r : busy) ++pulses_[r].token;
       if (!Listen()) continue;
       for (WatchEffect& effect : judge_.Judge(diagnosis)) {
-        if (const auto* notice = std::get_if<Notice>(&effect)) notices_.push_back(notice->text);
+        if (const auto* notice = std::get_if<Notice>(&effect))
+          notices_.push_back(notice->diagnosis.Describe());
         if (const auto* verdict = std::get_if<Verdict>(&effect)) verdicts_.push_back(*verdict);
         if (std::holds_alternative<Recovery>(effect)) ++recoveries_;
       }
@@ -346,7 +347,8 @@ class HangWatchAtTheStart : public HangWatch {
       Evidence evidence = job.Build();
       AddGatherings({init}, evidence);
       for (WatchEffect& effect : judge_.Judge(Diagnose(evidence))) {
-        if (const auto* notice = std::get_if<Notice>(&effect)) notices_.push_back(notice->text);
+        if (const auto* notice = std::get_if<Notice>(&effect))
+          notices_.push_back(notice->diagnosis.Describe());
         if (const auto* verdict = std::get_if<Verdict>(&effect)) verdicts_.push_back(*verdict);
       }
     }

@@ -63,8 +63,6 @@ TEST_F(NodeTableTest, KeepsWhatMembersHaveLearnedOverRounds) {
   LearnedSilences learned;
   learned.counts = {{.count = 7}};
   EXPECT_EQ(table_.TakeLearned(kFirst, learned), LearnedSilences());
-  table_.StopRound();
-  EXPECT_TRUE(table_.empty());
   table_.StartRound(Round(2), {{.agent = kFirst}});
   EXPECT_EQ(table_.TakeLearned(kFirst, learned), learned);
   table_.StartRound(Round(3), {{.agent = kSecond}});

@@ -20,7 +20,11 @@ class StacksQuestionTest : public ::testing::Test {
   StacksQuestionTest() {
     Verdict verdict{.reason = "it is a test", .since_detected = absl::Seconds(10)};
     verdict.diagnosis = {.finding = Finding::kNotCalled, .culprits = {2}, .waiting = {0, 1}};
-    question_.Begin(7, kRound, std::move(verdict), {{.rank = 0}, {.rank = 2, .pid = 1}}, now_);
+    const auto orders =
+        question_.Ask({.question = 7, .round = kRound}, {node_.agent}, std::move(verdict), now_);
+    EXPECT_THAT(orders, SizeIs(1));
+    question_.Expect({.rank = 0});
+    question_.Expect({.rank = 2, .pid = 1});
   }
   SayVerdict Make() const {
     return question_.MakeVerdict({}, "; and more", now_ + absl::Seconds(3));
@@ -37,12 +41,13 @@ class StacksQuestionTest : public ::testing::Test {
 };
 
 TEST_F(StacksQuestionTest, MakesAVerdictOfWhatNodesHaveShown) {
-  question_.Take(node_, {.round = kRound,
+  question_.Take(node_, {.question = 7,
+                         .round = kRound,
                          .ranks = {{.rank = 2, .pid = 7, .frames = {"f"}},
                                    {.rank = 0, .pid = 8},
                                    {.rank = 3, .pid = 9}}});
   EXPECT_FALSE(question_.HasMoved());
-  EXPECT_TRUE(question_.HasShown(Incarnation(12)));
+  EXPECT_TRUE(question_.poll().HasAnswered(Incarnation(12)));
   const SayVerdict say = Make();
   EXPECT_EQ(say.question, 7);
   EXPECT_EQ(say.round, kRound);
@@ -57,12 +62,12 @@ TEST_F(StacksQuestionTest, MakesAVerdictOfWhatNodesHaveShown) {
 }
 
 TEST_F(StacksQuestionTest, EndsOneThatWaitsWhereTheRankAtFaultHasEnded) {
-  question_.Take(node_, {.round = kRound, .ranks = {{.rank = 2, .pid = 0}}});
+  question_.Take(node_, {.question = 7, .round = kRound, .ranks = {{.rank = 2, .pid = 0}}});
   EXPECT_THAT(Make().to_end, ElementsAre(0));
 }
 
 TEST_F(StacksQuestionTest, FindsThatARankHasMovedAlsoIntoAnotherRound) {
-  question_.Take(node_, {.round = Round(3)});
+  question_.Take(node_, {.question = 7, .round = Round(3)});
   EXPECT_TRUE(question_.HasMoved());
 }
 

@@ -159,74 +159,58 @@ TEST(ProveSchedule, FindsGradientsThatAreAddedInAnotherOrder) {
   ExpectBroken(schedule, "rank 0 has B0.2 before B0.1: gradients are added in the order");
 }
 
-TEST(ProveSteps, FindsADroppedWait) {
+using Order = std::vector<std::vector<PassOfRank>>;
+
+void ExpectBrokenOrder(const Schedule& schedule, const Order& order, const std::string& message) {
+  EXPECT_THAT(ProveOrder(schedule, order, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+}
+
+TEST(ProveOrder, FindsADroppedWait) {
   const Schedule schedule = Made("1f1b", 2, 2);
-  LoweredSchedule steps = LowerSchedule(schedule);
-  ASSERT_THAT(ProveSteps(schedule, steps, {}), IsOk());
-  const ScheduleStep wait = ReceiveStep{{HandoverKind::kGradient, 1, 0}, 1};
-  const auto at = std::find(steps[0].begin(), steps[0].end(), wait);
-  ASSERT_NE(at, steps[0].end());
-  steps[0].erase(at);
-  EXPECT_THAT(ProveSteps(schedule, steps, {}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("rank 0: B0.0 does not wait for what it computes from; put RECV "
-                                 "gradient of stage 1, micro-batch 0 from rank 1 before it")));
-}
-
-TEST(ProveSteps, FindsTransfersInTwoOrders) {
-  const Schedule schedule = Made("gpipe", 2, 2);
-  LoweredSchedule steps = LowerSchedule(schedule);
-  const auto place = [&](int64_t m) {
-    return std::find(steps[1].begin(), steps[1].end(),
-                     ScheduleStep(ReceiveStep{{HandoverKind::kActivation, 0, m}, 0}));
-  };
-  const auto first = place(0);
-  const auto second = place(1);
-  ASSERT_NE(second, steps[1].end());
-  // Both are received before anything is computed, in the other order.
-  steps[1].erase(second);
-  steps[1].insert(first, ScheduleStep(ReceiveStep{{HandoverKind::kActivation, 0, 1}, 0}));
-  EXPECT_THAT(ProveSteps(schedule, steps, {}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("transfer 0 from rank 0 to rank 1 is SEND activation of stage 0, "
-                                 "micro-batch 0 to rank 1 on one side and RECV activation of stage "
-                                 "0, micro-batch 1 from rank 0 on the other")));
-}
-
-TEST(ProveSteps, FindsWhatIsSentTooEarlyOrNever) {
-  const Schedule schedule = Made("gpipe", 2, 1);
-  LoweredSchedule early = LowerSchedule(schedule);
-  const ScheduleStep send = SendStep{{HandoverKind::kActivation, 0, 0}, 1};
-  early[0].erase(std::find(early[0].begin(), early[0].end(), send));
-  LoweredSchedule never = early;
-  early[0].insert(early[0].begin(), send);
-  EXPECT_THAT(ProveSteps(schedule, early, {}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("comes before the pass that makes it")));
-  EXPECT_THAT(ProveSteps(schedule, never, {}), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                        HasSubstr("waits for what is never sent")));
-}
-
-// Both ranks of two are each other's next and previous one: what a stage sends and what it is sent
-// have the same two ends.
-TEST(LowerSchedule, GivesBothSidesOfAWayOneOrder) {
-  for (const char* name : {"interleaved", "zbv"}) {
-    const Schedule schedule = Made(name, 2, 4);
-    const LoweredSchedule steps = LowerSchedule(schedule);
-    for (const int from : {0, 1}) {
-      std::vector<Handover> sent;
-      std::vector<Handover> received;
-      for (const ScheduleStep& step : steps[from]) {
-        if (const auto* send = std::get_if<SendStep>(&step)) sent.push_back(send->what);
-      }
-      for (const ScheduleStep& step : steps[1 - from]) {
-        if (const auto* receive = std::get_if<ReceiveStep>(&step))
-          received.push_back(receive->what);
-      }
-      EXPECT_FALSE(sent.empty());
-      EXPECT_EQ(sent, received) << name;
+  const Order whole = OrderOfRanks(schedule, {});
+  ASSERT_THAT(ProveOrder(schedule, whole, {}), IsOk());
+  // It is not received; it is, and the pass does not wait.
+  for (const bool is_received : {false, true}) {
+    Order order = whole;
+    PassOfRank& backward = order[0][2];
+    ASSERT_EQ(ToString(backward.pass), "B0.0");
+    ASSERT_EQ(backward.receives.size(), 1U);
+    if (is_received) {
+      backward.needs.clear();
+    } else {
+      backward.receives.clear();
     }
+    ExpectBrokenOrder(schedule, order,
+                      "rank 0: B0.0 does not wait for what it computes from; put RECV gradient of "
+                      "stage 1, micro-batch 0 from rank 1 before it");
   }
+}
+
+TEST(ProveOrder, FindsTransfersInTwoOrders) {
+  const Schedule schedule = Made("gpipe", 2, 2);
+  Order order = OrderOfRanks(schedule, {});
+  // Both are received before anything is computed, in the other order.
+  ASSERT_EQ(order[1][1].receives.size(), 1U);
+  order[1][0].receives.insert(order[1][0].receives.begin(), order[1][1].receives[0]);
+  order[1][1].receives.clear();
+  ExpectBrokenOrder(schedule, order,
+                    "transfer 0 from rank 0 to rank 1 is SEND activation of stage 0, micro-batch 0 "
+                    "to rank 1 on one side and RECV activation of stage 0, micro-batch 1 from rank "
+                    "0 on the other");
+}
+
+TEST(ProveOrder, FindsWhatIsSentTooEarlyOrNever) {
+  const Schedule schedule = Made("gpipe", 2, 2);
+  Order early = OrderOfRanks(schedule, {});
+  Order never = early;
+  ASSERT_EQ(early[0][1].sends.size(), 1U);
+  early[0][0].sends.push_back(early[0][1].sends[0]);
+  early[0][1].sends.clear();
+  never[0][0].sends.clear();
+  never[0][1].sends.clear();
+  ExpectBrokenOrder(schedule, early, "comes before the pass that makes it");
+  ExpectBrokenOrder(schedule, never, "waits for what is never sent");
 }
 
 // The slowest stage sets the pace between the first and the last pass.
