@@ -153,6 +153,8 @@ def _show_keys(store):
 def _keys_in_words(held):
     keys = [*held["args"], *held["kwargs"].values()][0]
     keys = [keys] if isinstance(keys, (bytes, str)) else list(keys)
+    if not keys:
+        return "no key"
     return ascii(keys[0][:40]) + (" or %d more" % (len(keys) - 1) if len(keys) > 1 else "")
 
 
