@@ -1,3 +1,4 @@
+// `muster run`: a node's part of a job.
 #include "launcher/commands/commands.h"
 
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// `muster stacks`: what the ranks of a job are doing, by their stacks.
 #include "launcher/commands/commands.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// `muster status`: how a job is.
 #include "launcher/commands/commands.h"
 
 #include <memory>

@@ -1,3 +1,4 @@
+// `muster stop` and `muster drain`: a person asks for an end.
 #include "launcher/commands/commands.h"
 
 #include <optional>

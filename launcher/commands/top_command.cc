@@ -1,3 +1,4 @@
+// `muster top`: how a job is, drawn again and again.
 #include "launcher/commands/commands.h"
 
 #include <poll.h>
