@@ -47,6 +47,8 @@ constexpr Subcommand kSubcommands[] = {
     {"drain", "take a node out of a job after a step that all its ranks agree on", DrainCommand},
     {"plan", "print the plan, memory and traffic of a training job without running it",
      PlanCommand},
+    {"export", "write a checkpoint's arrays whole, as any reader of safetensors takes them",
+     ExportCommand},
     {"bench", "measure how a program scales with the number of ranks", BenchCommand},
     {"doctor", "check this node, or several, for what makes jobs fail or crawl", DoctorCommand},
     {"link", "create links to muster under the names of other launchers", LinkCommand},

@@ -73,6 +73,9 @@ int DrainCommand(const Invocation& invocation);
 // `muster plan`: the page of plan_command.h; why not goes to stderr.
 int PlanCommand(const Invocation& invocation);
 
+// `muster export`: a checkpoint of the runtime with its arrays whole, in files that others read.
+int ExportCommand(const Invocation& invocation);
+
 // `muster bench scaling`: runs the same program at several numbers of ranks, and prints a table.
 int BenchCommand(const Invocation& invocation);
 

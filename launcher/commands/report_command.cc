@@ -1,3 +1,4 @@
+// `muster report` and `muster explain`: what a job has left, read on this machine.
 #include "launcher/commands/commands.h"
 
 #include <algorithm>
@@ -63,23 +64,6 @@ struct ReportFlags {
   std::string trace;
   std::string words;  // DIR or JOB
 };
-
-// The word that is expected; help has been printed where there is none and the status is ok.
-absl::StatusOr<std::optional<std::string>> OnlyWord(const command_line::Grammar& grammar,
-                                                    const Invocation& invocation,
-                                                    const char* expected) {
-  MUSTER_ASSIGN_OR_RETURN(const command_line::CommandLine line,
-                          command_line::Split(grammar, invocation.args, invocation.environment));
-  if (!line.print.empty()) {
-    PrintText(line.print, 0);
-    return std::nullopt;
-  }
-  MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
-  if (line.script.size() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat("expected ", expected));
-  }
-  return line.script.front();
-}
 
 absl::StatusOr<std::string> ReadRegular(const fs::path& path) {
   std::error_code error;
@@ -242,10 +226,10 @@ int ReportCommand(const Invocation& invocation) {
        .help = "also write a trace of the job's life, for ui.perfetto.dev or chrome://tracing",
        .read = Into(ParseName, flags.trace)},
   };
-  const auto word = OnlyWord(grammar, invocation, "one folder, or one job beside --log_dir");
-  if (!word.ok()) return PrintRefusal(kProgram, word.status());
-  if (!*word) return 0;
-  flags.words = **word;
+  const auto words = ReadWords(grammar, invocation, 1, "one folder, or one job beside --log_dir");
+  if (!words.ok()) return PrintRefusal(kProgram, words.status());
+  if (!*words) return 0;
+  flags.words = (*words)->front();
   const absl::StatusOr<int> exit_code = Report(flags);
   return exit_code.ok() ? *exit_code : PrintRefusal(kProgram, exit_code.status());
 }
@@ -254,10 +238,10 @@ int ExplainCommand(const Invocation& invocation) {
   constexpr char kProgram[] = "muster explain";
   const command_line::Grammar grammar{
       .program = kProgram, .usage = kExplainUsage, .has_words = true};
-  const auto word = OnlyWord(grammar, invocation, "one incident file");
-  if (!word.ok()) return PrintRefusal(kProgram, word.status());
-  if (!*word) return 0;
-  const absl::StatusOr<std::string> text = ReadRegular(**word);
+  const auto words = ReadWords(grammar, invocation, 1, "one incident file");
+  if (!words.ok()) return PrintRefusal(kProgram, words.status());
+  if (!*words) return 0;
+  const absl::StatusOr<std::string> text = ReadRegular((*words)->front());
   if (!text.ok()) return PrintRefusal(kProgram, text.status());
   const absl::StatusOr<std::string> prose = ExplainIncident(*text);
   if (!prose.ok()) return PrintRefusal(kProgram, prose.status());

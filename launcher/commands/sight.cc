@@ -4,8 +4,11 @@
 
 #include <cstdio>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "proto/base/exit_codes.h"
+#include "proto/base/status_macros.h"
 #include "proto/base/words.h"
 #include "proto/io/descriptors.h"
 
@@ -24,6 +27,22 @@ int PrintRaw(const std::string& text, int exit_code) {
 int PrintRefusal(const std::string& program, const absl::Status& why) {
   std::fprintf(stderr, "%s: %s\n", program.c_str(), LinesForTerminal(why.message()).c_str());
   return ExitCodeOf(why);
+}
+
+absl::StatusOr<std::optional<std::vector<std::string>>> ReadWords(
+    const command_line::Grammar& grammar, const Invocation& invocation, size_t count,
+    const char* expected) {
+  MUSTER_ASSIGN_OR_RETURN(command_line::CommandLine line,
+                          command_line::Split(grammar, invocation.args, invocation.environment));
+  if (!line.print.empty()) {
+    PrintText(line.print, 0);
+    return std::nullopt;
+  }
+  MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
+  if (line.script.size() != count) {
+    return absl::InvalidArgumentError(absl::StrCat("expected ", expected));
+  }
+  return std::move(line.script);
 }
 
 int RunSight(SightKind kind, const Invocation& invocation,

@@ -1,17 +1,21 @@
 // What commands have in common that read a line of options and print: those that look at a job
-// (status, stacks, logs, top), and bench.
+// (status, stacks, logs, top), bench, and those that read files.
 #pragma once
 
+#include <cstddef>
 #include <cstdio>
 #include <functional>
+#include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "launcher/line/flags.h"
 #include "launcher/line/invocation.h"
 #include "launcher/sight/sight_options.h"
+#include "proto/command_line/command_line.h"
 
 namespace muster::launcher {
 
@@ -25,6 +29,12 @@ int PrintText(const std::string& text, int exit_code);
 int PrintRaw(const std::string& text, int exit_code);
 // Says in the name of `program` why it does not do what was asked; the exit code that follows.
 int PrintRefusal(const std::string& program, const absl::Status& why);
+
+// The words between the options of a line that has `count`, `expected` in a refusal. Nothing: the
+// help has been printed. Errors: Split's, ReadValues'; kInvalidArgument: other than so many.
+absl::StatusOr<std::optional<std::vector<std::string>>> ReadWords(
+    const command_line::Grammar& grammar, const Invocation& invocation, size_t count,
+    const char* expected);
 
 // Does `act`, which returns the exit code, with what was parsed: options with `warnings`, or a text
 // to be printed. Says why not in the name of `program`, otherwise.

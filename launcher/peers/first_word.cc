@@ -10,7 +10,7 @@ namespace muster::launcher {
 namespace {
 
 // Subcommands of other versions.
-constexpr const char* kOthers[] = {"scale", "export"};
+constexpr const char* kOthers[] = {"scale"};
 constexpr size_t kNearMin = 3;  // shorter words are near to anything
 
 // Whether one slip of a finger makes one of the words from the other.

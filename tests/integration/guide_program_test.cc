@@ -12,9 +12,8 @@
 namespace muster::testing {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
 
 class GuideProgram : public JobTest {
  protected:
@@ -43,8 +42,9 @@ TEST_F(GuideProgram, TrainsOnTwoRanksToAFallingLossAndLeavesACheckpoint) {
   const double late = LossAfter(result.out, "step 100  loss ");
   EXPECT_GT(early, late + 0.2) << result.out;
   EXPECT_GT(late, 0) << result.out;
-  EXPECT_THAT(ReadFile(directory() + "/checkpoint/step_00000100/model.safetensors"),
-              Not(IsEmpty()));
+  EXPECT_THAT(FilesBelow(directory() + "/checkpoint/step_00000100"),
+              ElementsAre("digests.sha256", "slices_00000.safetensors", "slices_00001.safetensors",
+                          "training.json"));
 }
 
 TEST_F(GuideProgram, SaysWhichFileIsMissing) {

@@ -73,9 +73,9 @@ INSTANTIATE_TEST_SUITE_P(Programs, HelpPage,
                          ::testing::Values("muster", "muster run", "muster status", "muster stacks",
                                            "muster logs", "muster top", "muster report",
                                            "muster explain", "muster metrics_token", "muster stop",
-                                           "muster drain", "muster plan", "muster bench",
-                                           "muster doctor", "muster link", "musterd",
-                                           "muster-train", "all_reduce_perf"),
+                                           "muster drain", "muster plan", "muster export",
+                                           "muster bench", "muster doctor", "muster link",
+                                           "musterd", "muster-train", "all_reduce_perf"),
                          [](const auto& info) {
                            return absl::StrReplaceAll(info.param, {{" ", "_"}, {"-", "_"}});
                          });

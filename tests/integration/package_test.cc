@@ -111,8 +111,12 @@ TEST_F(Package, LetsAProjectOfFiveLinesBuildAndRunTheProgramOfTheReadme) {
 
   EXPECT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.out, HasSubstr("step 100  loss "));
-  EXPECT_THAT(ReadFile(directory() + "/checkpoint/step_00000100/model.safetensors"),
-              Not(IsEmpty()));
+  const std::string exported = directory() + "/exported";
+  EXPECT_THAT(
+      StartProgram({prefix_ + "/bin/muster", "export", directory() + "/checkpoint", exported})
+          .Wait(),
+      ExitsWith(0));
+  EXPECT_THAT(ReadFile(exported + "/model.safetensors"), Not(IsEmpty()));
 }
 
 // The archive is all that its user has of this tree.

@@ -18,7 +18,6 @@
 #include "absl/time/time.h"
 #include "tests/integration/several_nodes.h"
 #include "tests/support/files.h"
-#include "tests/support/process_table.h"
 
 namespace muster::testing {
 namespace {
@@ -70,19 +69,6 @@ class TrainRecovery : public SeveralNodes {
                               "--save_every=5 ", absl::StrJoin(Training({}), " "), "\n"));
   }
 
-  // The worker by the rank that it was started with; -1: there is none.
-  pid_t WorkerOfRank(int number) const {
-    const std::string rank =
-        absl::StrCat(std::string(1, '\0'), "RANK=", number, std::string(1, '\0'));
-    for (const pid_t pid : ProcessesWith(mark())) {
-      if (NameOf(pid) == "muster-train" &&
-          absl::StrContains(ReadFile(absl::StrCat("/proc/", pid, "/environ")), rank)) {
-        return pid;
-      }
-    }
-    return -1;
-  }
-
   // Stops a job, which saves; after how many steps.
   static std::string StepsOfStopped(Subprocess& job) {
     job.Signal(SIGTERM);
@@ -99,11 +85,11 @@ class TrainRecovery : public SeveralNodes {
                                      "--steps=100000000", "--log_every=1"} +
                            Training(plan));
     ASSERT_TRUE(job.WaitForOutput(" 20/100000000 "));
-    const pid_t killed = WorkerOfRank(victim), survivor = WorkerOfRank(1 - victim);
+    const pid_t killed = WorkerOf(victim), survivor = WorkerOf(1 - victim);
     ASSERT_GT(killed, 0);
     kill(killed, SIGKILL);
     ASSERT_TRUE(job.WaitForOutput(says));
-    EXPECT_EQ(WorkerOfRank(1 - victim), survivor);
+    EXPECT_EQ(WorkerOf(1 - victim), survivor);
     const std::string steps = StepsOfStopped(job);
     ASSERT_THAT(steps, Not(IsEmpty()));
     const SubprocessResult saved =
@@ -143,7 +129,7 @@ TEST_P(PipelineRecovery, AfterKillsAtAnyMomentHasTheParametersOfOneProcess) {
     const std::string before = NewestSaved();
     ASSERT_TRUE(WaitUntil([&] { return NewestSaved() > before; })) << "after loss " << loss - 1;
     absl::SleepFor(absl::Milliseconds(std::uniform_int_distribution(0, 100)(random)));
-    const pid_t victim = WorkerOfRank(std::uniform_int_distribution(0, 3)(random));
+    const pid_t victim = WorkerOf(std::uniform_int_distribution(0, 3)(random));
     ASSERT_GT(victim, 0);
     kill(victim, SIGKILL);
     ASSERT_TRUE(job.WaitForOutput(absl::StrCat("restart ", loss, " of 9: ")));
@@ -181,7 +167,7 @@ TEST_F(TrainRecovery, InTheProcessGoesOnFromTheReplicasOfALostShard) {
             Training(plan));
   ASSERT_TRUE(job.WaitForOutput("saved after step 20 "));
   for (const int victim : {1, 2, 3}) {
-    const pid_t killed = WorkerOfRank(victim);
+    const pid_t killed = WorkerOf(victim);
     ASSERT_GT(killed, 0);
     kill(killed, SIGKILL);
     ASSERT_TRUE(job.WaitForOutput(absl::StrCat("restart ", victim, " of 3: ")));
@@ -234,7 +220,7 @@ TEST_F(TrainRecovery, InTheProcessWaitsForNoRoundWhenItsOwnDiskHasFailed) {
 TEST_F(TrainRecovery, AfterAKillEndsWithTheParametersOfATrainingWithoutOne) {
   Subprocess job = Start({"run", "--nproc_per_node=2", "--max_restarts=1", EndlessAtFirst()});
   ASSERT_TRUE(job.WaitForOutput("saved after step 10 "));
-  const pid_t victim = WorkerOfRank(1);
+  const pid_t victim = WorkerOf(1);
   ASSERT_GT(victim, 0);
   kill(victim, SIGKILL);
   const SubprocessResult result = job.Wait();

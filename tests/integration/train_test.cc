@@ -17,7 +17,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "tests/support/job_under_test.h"
-#include "tests/support/process_table.h"
 #include "tests/support/small_file_system.h"
 
 namespace muster::testing {
@@ -174,19 +173,19 @@ TEST_F(Resuming, TakesTheNewestOfSeveralCheckpointsAndSaysWhich) {
 TEST_F(Resuming, PassesOverNewerCheckpointsThatAreNotWholeAndSaysSo) {
   ASSERT_THAT(Train(2, {"--steps=6", "--save", Out("saved"), "--save_every=2"}), ExitsWith(0));
   const std::string damaged = Out("saved/step_00000004");
-  std::filesystem::resize_file(damaged + "/model.safetensors", 100);
+  std::filesystem::resize_file(damaged + "/slices_00001.safetensors", 100);
   std::filesystem::remove(Out("saved/step_00000006/training.json"));
   const Arguments both = {"--save", Out("saved"), "--resume", Out("saved"), "--save_every=2"};
 
   const SubprocessResult named = Train(2, {"--steps=8", "--resume", damaged});
   EXPECT_THAT(named, ExitsWith(2));
-  EXPECT_THAT(named.err, ContainsRegex("muster-train: .*step_00000004/model.safetensors"));
+  EXPECT_THAT(named.err, ContainsRegex("muster-train: .*step_00000004/slices_00001.safetensors"));
   const SubprocessResult result = Train(2, Arguments{"--steps=8", "--quiet"} + both);
 
   ASSERT_THAT(result, ExitsWith(0));
   EXPECT_THAT(result.out,
               AllOf(HasSubstr("passed over: " + Out("saved/step_00000006") + " is incomplete: "),
-                    HasSubstr("passed over: " + damaged + "/model.safetensors")));
+                    HasSubstr("passed over: " + damaged + "/slices_00001.safetensors")));
   const SubprocessResult next = Train(2, Arguments{"--steps=9"} + both);
   ASSERT_THAT(next, ExitsWith(0));
   EXPECT_THAT(next.out, AllOf(HasSubstr("after step 8"), Not(HasSubstr("passed over"))));
@@ -417,19 +416,6 @@ class Ending : public TrainJob {
     Subprocess job = Start(CommandOf(2, Arguments{"--steps=100000000"} + more));
     EXPECT_TRUE(job.WaitForOutput("step         2/"));
     return job;
-  }
-
-  // The worker of that rank.
-  pid_t WorkerOf(int rank) const {
-    for (const pid_t pid : ProcessesWith(mark())) {
-      const std::string environment = ReadFile(absl::StrCat("/proc/", pid, "/environ"));
-      if (NameOf(pid) == "muster-train" &&
-          absl::StrContains(environment, absl::StrCat(std::string(1, '\0'), "RANK=", rank,
-                                                      std::string(1, '\0')))) {
-        return pid;
-      }
-    }
-    return -1;
   }
 };
 

@@ -1,4 +1,5 @@
-// What a training takes of the machine is what `muster plan` says before it runs.
+// What a training takes of the machine is what `muster plan` says before it runs; what an export
+// takes is little.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +11,9 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "tests/support/job_under_test.h"
+#include "tests/support/status_matchers.h"
+#include "worker_runtime/checkpoint/new_checkpoint.h"
+#include "worker_runtime/checkpoint/slice_file.h"
 
 namespace muster::testing {
 namespace {
@@ -79,6 +83,33 @@ TEST_F(TrainingMemory, IsWithinATenthOfWhatThePlanSays) {
     EXPECT_GT(planned, 130e6) << plan;
     EXPECT_NEAR(taken, planned, 0.1 * planned) << plan;
   }
+}
+
+// The array has 96 MiB. Nothing of a checkpoint is kept but a block or two.
+TEST_F(TrainingMemory, OfAnExportIsLittleHoweverLargeAnArrayIs) {
+  constexpr int64_t kElements = int64_t{24} << 20;
+  const checkpoint::TrainingState state = {.step = 1};
+  const std::vector<checkpoint::ArrayToWrite> arrays = {
+      {.name = "w", .dtype = DType::kF32, .shape = {kElements}}};
+  auto large = checkpoint::NewCheckpoint::Begin(Out("large"), state);
+  ASSERT_THAT(large, IsOk());
+  const std::string block(checkpoint::kDigestBlockBytes, 'x');
+  const auto file = checkpoint::WriteSlices(
+      large->hidden(), "slices_00000.safetensors", arrays,
+      {{.array = 0, .first = 0, .elements = 10'000'000},
+       {.array = 0, .first = 10'000'000, .elements = kElements - 10'000'000}},
+      [&](size_t, int64_t, int64_t count) {
+        return absl::string_view(block).substr(0, count * 4);
+      });
+  ASSERT_THAT(file, IsOk());
+  const auto manifest = checkpoint::ManifestOf(state, arrays, {*file});
+  ASSERT_THAT(manifest, IsOk());
+  ASSERT_THAT(large->Publish(*manifest), IsOk());
+  const SubprocessResult result =
+      StartProgram({"/usr/bin/prlimit", absl::StrCat("--data=", 64 << 20), MusterBinary(), "export",
+                    Out("large"), Out("whole")})
+          .Wait(absl::Seconds(100));
+  EXPECT_THAT(result, ExitsWith(0));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/support/process_table.h"
 
@@ -93,6 +94,18 @@ bool JobTest::WaitForOut(const std::string& name) const {
 }
 
 std::string JobTest::mark() const { return absl::StrCat(kMarkName, "=", directory_.path()); }
+
+pid_t JobTest::WorkerOf(int rank) const {
+  const std::string variable =
+      absl::StrCat(std::string(1, '\0'), "RANK=", rank, std::string(1, '\0'));
+  for (const pid_t pid : ProcessesWith(mark())) {
+    if (NameOf(pid) == "muster-train" &&
+        absl::StrContains(ReadFile(absl::StrCat("/proc/", pid, "/environ")), variable)) {
+      return pid;
+    }
+  }
+  return -1;
+}
 
 bool JobTest::NothingIsLeft() const {
   return WaitUntil([&] { return ProcessesWith(mark()).empty(); }, absl::Seconds(10));

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/types.h>
 
 #include <string>
 #include <vector>
@@ -61,6 +62,8 @@ class JobTest : public ::testing::Test {
 
   // "NAME=value" that every descendant of the job has in its environment.
   std::string mark() const;
+  // The muster-train of the job that was started as this rank; -1: there is none.
+  pid_t WorkerOf(int rank) const;
   // Waits until no process of the job is left; false at the deadline.
   bool NothingIsLeft() const;
 

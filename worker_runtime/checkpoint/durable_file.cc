@@ -21,8 +21,9 @@
 namespace muster::checkpoint {
 namespace {
 
-// Linux writes at most 2^31 - 4096 bytes in one call.
+// Linux writes and reads at most 2^31 - 4096 bytes in one call.
 constexpr size_t kWriteBytesMax = size_t{1} << 30;
+constexpr int64_t kReadBytesMax = int64_t{1} << 30;
 
 absl::Status NoSpace(const std::string& path, int64_t bytes, absl::string_view reason) {
   struct statvfs space = {};
@@ -92,14 +93,19 @@ int Sync(int fd) {
   return 0;
 }
 
-// 0 or an errno, or the error of `fill` in `fill_error`.
-int WriteAndSync(UniqueFd file, absl::Span<const absl::string_view> pieces, int64_t bytes,
-                 const Progress& progress, const FillPiece& fill, absl::Status& fill_error) {
+// 0 or an errno, or the error of `next` in `next_error`.
+int WriteAndSync(UniqueFd file, int64_t bytes, const NextPart& next, const Progress& progress,
+                 absl::Status& next_error) {
   int error = Reserve(file.get(), bytes);
-  for (size_t i = 0; error == 0 && i < pieces.size(); ++i) {
-    if (fill != nullptr) fill_error = fill(i);
-    if (!fill_error.ok()) return 0;
-    error = WriteAll(file.get(), pieces[i]);
+  for (int64_t written = 0; error == 0 && written < bytes;) {
+    const absl::StatusOr<absl::string_view> part = next();
+    next_error = part.status();
+    if (!part.ok()) return 0;
+    error = WriteAll(file.get(), *part);
+    // The disk works while the next part is made; what goes wrong there, the sync at the end tells.
+    (void)sync_file_range(file.get(), written, static_cast<off64_t>(part->size()),
+                          SYNC_FILE_RANGE_WRITE);
+    written += static_cast<int64_t>(part->size());
     if (progress != nullptr) progress();
   }
   if (error == 0) error = Sync(file.get());
@@ -133,10 +139,12 @@ absl::Status FileError(int error, absl::string_view what) {
   }
 }
 
-absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string_view> pieces,
-                          const Progress& progress, const FillPiece& fill) {
-  int64_t bytes = 0;
-  for (absl::string_view piece : pieces) bytes += static_cast<int64_t>(piece.size());
+absl::Status WriteDurably(const std::string& path, absl::string_view text) {
+  return WriteDurably(path, static_cast<int64_t>(text.size()), [text] { return text; });
+}
+
+absl::Status WriteDurably(const std::string& path, int64_t bytes, const NextPart& next,
+                          const Progress& progress) {
   MUSTER_RETURN_IF_ERROR(CheckReplaceable(path));
   MUSTER_RETURN_IF_ERROR(CheckSizeLimit(path, bytes));
 
@@ -145,11 +153,11 @@ absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string
   const std::string hidden = absl::StrCat(parent, "/.", name, ".", RandomSuffix());
   UniqueFd file(open(hidden.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (file.get() < 0) return WriteError(errno, path, bytes);
-  absl::Status fill_error;
-  int error = WriteAndSync(std::move(file), pieces, bytes, progress, fill, fill_error);
-  if (!fill_error.ok()) {
+  absl::Status next_error;
+  int error = WriteAndSync(std::move(file), bytes, next, progress, next_error);
+  if (!next_error.ok()) {
     unlink(hidden.c_str());
-    return fill_error;
+    return next_error;
   }
   if (error == 0 && rename(hidden.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {
@@ -159,6 +167,22 @@ absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string
     return status;
   }
   return SyncDirectory(parent);
+}
+
+absl::Status ReadAt(int fd, int64_t offset, char* out, int64_t bytes, const std::string& path) {
+  while (bytes > 0) {
+    const ssize_t got = pread(fd, out, static_cast<size_t>(std::min(bytes, kReadBytesMax)), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return FileError(errno, absl::StrCat("cannot read ", path));
+    if (got == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " is damaged: it was cut off at byte ", offset));
+    }
+    out += got;
+    offset += got;
+    bytes -= got;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CreateDirectories(const std::string& path) {

@@ -6,14 +6,13 @@
 // Threads: safe.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 
 namespace muster::checkpoint {
 
@@ -23,14 +22,21 @@ absl::Status FileError(int error, absl::string_view what);
 // Called again and again while something large is written or read; null: nobody asks.
 using Progress = std::function<void()>;
 
-// Called before a piece is written, to fill its memory, which several may share. Its error ends the
+// Gives the bytes of a file, part after part; they stay until the next call. Its error ends the
 // writing.
-using FillPiece = std::function<absl::Status(size_t piece)>;
+using NextPart = std::function<absl::StatusOr<absl::string_view>()>;
 
-// Writes `pieces` one after the other as `path`: under a hidden name beside it, synced, then
-// renamed. On an error `path` is as it was and nothing else is left.
-absl::Status WriteDurably(const std::string& path, absl::Span<const absl::string_view> pieces,
-                          const Progress& progress = nullptr, const FillPiece& fill = nullptr);
+// Writes `bytes` of what `next` gives as `path`: under a hidden name beside it, synced, then
+// renamed. `progress` is called after each part. On an error `path` is as it was and nothing else
+// is left.
+absl::Status WriteDurably(const std::string& path, int64_t bytes, const NextPart& next,
+                          const Progress& progress = nullptr);
+absl::Status WriteDurably(const std::string& path, absl::string_view text);
+
+// Bytes of a file that is open, from `offset` on. `path`: of it, for people.
+//
+// Errors: kInvalidArgument: it ends before that.
+absl::Status ReadAt(int fd, int64_t offset, char* out, int64_t bytes, const std::string& path);
 
 // Does what mkdir -p does, and syncs what it made.
 absl::Status CreateDirectories(const std::string& path);

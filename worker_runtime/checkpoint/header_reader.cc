@@ -2,7 +2,6 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -25,13 +24,6 @@ constexpr std::array<DTypeName, 7> kDTypeNames = {{{DType::kF64, "F64"},
                                                    {DType::kI64, "I64"},
                                                    {DType::kI32, "I32"},
                                                    {DType::kU8, "U8"}}};
-
-std::optional<DType> DTypeNamed(absl::string_view name) {
-  for (const DTypeName& entry : kDTypeNames) {
-    if (entry.name == name) return entry.dtype;
-  }
-  return std::nullopt;
-}
 
 // The entry that is being read: the keys that it has had so far.
 struct OpenEntry {
@@ -243,6 +235,13 @@ absl::string_view NameOf(DType dtype) {
     if (entry.dtype == dtype) return entry.name;
   }
   return "?";
+}
+
+std::optional<DType> DTypeNamed(absl::string_view name) {
+  for (const DTypeName& entry : kDTypeNames) {
+    if (entry.name == name) return entry.dtype;
+  }
+  return std::nullopt;
 }
 
 std::string Quoted(absl::string_view name) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +34,9 @@ struct HeaderEntries {
 //         more than kDimensionsMax dimensions, a dtype that this version has not.
 absl::StatusOr<HeaderEntries> ReadHeaderEntries(absl::string_view text);
 
-// The format's name of `dtype`.
+// The format's name of `dtype`, and what has that name.
 absl::string_view NameOf(DType dtype);
+std::optional<DType> DTypeNamed(absl::string_view name);
 
 // `name` in quotes, cut to 100 bytes and fit for a terminal, whatever a damaged file has in its
 // names.

@@ -19,32 +19,16 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little endian");
 
-// Linux reads at most 2^31 - 4096 bytes in one call.
-constexpr int64_t kReadBytesMax = int64_t{1} << 30;
-
 absl::Status Damaged(const std::string& path, absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat(path, " is damaged or no safetensors file: ", what));
 }
 
-absl::Status ReadAt(int fd, int64_t offset, char* out, int64_t bytes, const std::string& path) {
-  while (bytes > 0) {
-    const ssize_t got = pread(fd, out, static_cast<size_t>(std::min(bytes, kReadBytesMax)), offset);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return FileError(errno, absl::StrCat("cannot read ", path));
-    if (got == 0) return Damaged(path, absl::StrCat("it was cut off at byte ", offset));
-    out += got;
-    offset += got;
-    bytes -= got;
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<SafetensorsHeader> ReadHeader(int fd, const std::string& path) {
+absl::StatusOr<SafetensorsHeader> ReadHeader(int fd, const std::string& path, int64_t& file_bytes) {
   struct stat info = {};
   if (fstat(fd, &info) != 0) return FileError(errno, absl::StrCat("cannot read ", path));
   if (!S_ISREG(info.st_mode)) return Damaged(path, "it is not a regular file");
-  const int64_t file_bytes = info.st_size;
+  file_bytes = info.st_size;
   if (file_bytes < kLengthBytes) {
     return Damaged(path, absl::StrCat("it has ", file_bytes,
                                       " bytes, and the length of its header alone takes 8"));
@@ -66,24 +50,41 @@ absl::StatusOr<SafetensorsHeader> ReadHeader(int fd, const std::string& path) {
 
 }  // namespace
 
-absl::Status WriteSafetensors(const std::string& path, absl::Span<const NamedArray> arrays,
-                              const std::map<std::string, std::string>& metadata,
-                              const Progress& progress, const FillArray& fill) {
+absl::StatusOr<WrittenArrays> WriteSafetensors(const std::string& path,
+                                               absl::Span<const NamedArray> arrays,
+                                               const std::map<std::string, std::string>& metadata,
+                                               const ArrayBytes& bytes_of,
+                                               const Progress& progress) {
   absl::StatusOr<FileLayout> layout = PlanFile(arrays, metadata);
   if (!layout.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot write ", path, ": ", layout.status().message()));
   }
-  std::vector<absl::string_view> pieces = {layout->prefix};
-  for (size_t index : layout->order) {
-    const ConstBuffer& elements = arrays[index].elements;
-    pieces.emplace_back(static_cast<const char*>(elements.data),
-                        static_cast<size_t>(elements.count) * SizeOf(elements.dtype));
+  WrittenArrays written = {.file_bytes = static_cast<int64_t>(layout->prefix.size()),
+                           .offsets = std::vector<int64_t>(arrays.size())};
+  for (const size_t index : layout->order) {
+    written.offsets[index] = written.file_bytes;
+    written.file_bytes += BytesOf(arrays[index]);
   }
-  if (fill == nullptr) return WriteDurably(path, pieces, progress);
-  return WriteDurably(path, pieces, progress, [&](size_t piece) {
-    return piece == 0 ? absl::OkStatus() : fill(layout->order[piece - 1]);
-  });
+  size_t at = 0;  // in the order; before them is the prefix
+  int64_t first = -1;
+  const auto next = [&]() -> absl::StatusOr<absl::string_view> {
+    if (std::exchange(first, std::max<int64_t>(first, 0)) < 0) {
+      return absl::string_view(layout->prefix);
+    }
+    while (first == BytesOf(arrays[layout->order[at]])) {
+      ++at;
+      first = 0;
+    }
+    const size_t index = layout->order[at];
+    const int64_t count = std::min(kArrayBytesMax, BytesOf(arrays[index]) - first);
+    const int64_t begin = std::exchange(first, first + count);
+    if (bytes_of != nullptr) return bytes_of(index, begin, count);
+    return absl::string_view(static_cast<const char*>(arrays[index].elements.data) + begin,
+                             static_cast<size_t>(count));
+  };
+  MUSTER_RETURN_IF_ERROR(WriteDurably(path, written.file_bytes, next, progress));
+  return written;
 }
 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
@@ -97,14 +98,10 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::FromDescriptor(int fd, const st
   SafetensorsFile file;
   file.fd_.reset(fd);
   file.path_ = path;
-  MUSTER_ASSIGN_OR_RETURN(SafetensorsHeader header, ReadHeader(fd, path));
+  MUSTER_ASSIGN_OR_RETURN(SafetensorsHeader header, ReadHeader(fd, path, file.bytes_));
   file.metadata_ = std::move(header.metadata);
   file.arrays_ = std::move(header.arrays);
   return file;
-}
-
-absl::Status SafetensorsFile::ReadBytes(int64_t offset, absl::Span<char> out) const {
-  return ReadAt(fd_.get(), offset, out.data(), static_cast<int64_t>(out.size()), path_);
 }
 
 absl::Status SafetensorsFile::Read(const std::string& name, Buffer out) const {

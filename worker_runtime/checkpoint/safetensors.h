@@ -26,7 +26,19 @@ namespace muster::checkpoint {
 struct NamedArray {
   std::string name;
   std::vector<int64_t> shape;
-  ConstBuffer elements;  // count = product of shape
+  ConstBuffer elements;  // count = product of shape; of no memory where ArrayBytes gives them
+};
+
+// `count` bytes of an array of a file that is being written, from byte `first` on. They stay until
+// the next call. Asked for in the order of the file.
+using ArrayBytes =
+    std::function<absl::StatusOr<absl::string_view>(size_t array, int64_t first, int64_t count)>;
+// How many it is asked for at most; less only at an array's end.
+inline constexpr int64_t kArrayBytesMax = 4 << 20;
+
+struct WrittenArrays {
+  int64_t file_bytes = 0;
+  std::vector<int64_t> offsets;  // of the file, by array
 };
 
 // Replaces `path` and syncs it to disk: the file is written under a hidden name beside it, then
@@ -36,15 +48,13 @@ struct NamedArray {
 //         `elements.count`, or `path` is a directory or device; kResourceExhausted: no space left
 //         or over the file size limit (says how much is needed); kNotFound: no such directory;
 //         kPermissionDenied; kUnavailable: other errors of the file system.
-//         `fill`'s.
+//         `bytes_of`'s.
 // Threads: safe; of two writers of one path the last to end wins.
-//
-// `fill` is called before an array is written, with its place in `arrays`, and makes its elements
-// what they shall be: so arrays that lie nowhere whole may share the memory of one.
-using FillArray = std::function<absl::Status(size_t array)>;
-absl::Status WriteSafetensors(const std::string& path, absl::Span<const NamedArray> arrays,
-                              const std::map<std::string, std::string>& metadata,
-                              const Progress& progress = nullptr, const FillArray& fill = nullptr);
+absl::StatusOr<WrittenArrays> WriteSafetensors(const std::string& path,
+                                               absl::Span<const NamedArray> arrays,
+                                               const std::map<std::string, std::string>& metadata,
+                                               const ArrayBytes& bytes_of = nullptr,
+                                               const Progress& progress = nullptr);
 
 struct ArrayInfo {
   DType dtype = DType::kF32;
@@ -70,13 +80,12 @@ class SafetensorsFile {
   absl::Status Read(const std::string& name, Buffer out) const;
 
   const std::string& path() const { return path_; }
-  // Bytes of the file from `offset` on. Errors: kInvalidArgument: it was cut off since Open;
-  // kUnavailable: the file system.
-  absl::Status ReadBytes(int64_t offset, absl::Span<char> out) const;
+  int64_t bytes() const { return bytes_; }  // of the file
 
  private:
   SafetensorsFile() = default;
   std::string path_;
+  int64_t bytes_ = 0;
   UniqueFd fd_;
   std::map<std::string, std::string> metadata_;
   std::map<std::string, ArrayInfo> arrays_;

@@ -103,11 +103,11 @@ absl::StatusOr<std::string> Dump(const Json& json) {
   }
 }
 
+}  // namespace
+
 int64_t BytesOf(const NamedArray& array) {
   return array.elements.count * static_cast<int64_t>(SizeOf(array.elements.dtype));
 }
-
-}  // namespace
 
 absl::StatusOr<SafetensorsHeader> ParseHeader(absl::string_view text, int64_t file_bytes) {
   MUSTER_ASSIGN_OR_RETURN(HeaderEntries read, ReadHeaderEntries(text));

@@ -31,6 +31,9 @@ struct SafetensorsHeader {
 // Errors: kInvalidArgument: says what is wrong, and of which array; the caller names the file.
 absl::StatusOr<SafetensorsHeader> ParseHeader(absl::string_view text, int64_t file_bytes);
 
+// What an array takes in a file.
+int64_t BytesOf(const NamedArray& array);
+
 struct FileLayout {
   std::string prefix;         // length and header, padded so that the data is aligned to 8 bytes
   std::vector<size_t> order;  // of the arrays in the file, as indices

@@ -15,6 +15,10 @@
 namespace muster {
 namespace {
 
+// A rank may have been reading or writing for hours. If it died, that is noticed; if its disk
+// hangs, the phase that it has marked says so.
+constexpr absl::Duration kAsLongAsItTakes = absl::InfiniteDuration();
+
 constexpr size_t kHashDigits = 64;
 constexpr char kOwnFailureUrl[] = "muster/own_failure";
 
@@ -108,10 +112,8 @@ absl::StatusOr<std::string> FromRank(Communicator& world, int root,
   if (world.rank() == root) text = result.ok() ? *result : std::string(result.status().message());
   std::vector<int64_t> head = {static_cast<int64_t>(result.status().code()),
                                static_cast<int64_t>(text.size())};
-  // It may have been reading or writing for hours. If it died, that is noticed; if its disk hangs,
-  // the phase that it has marked says so.
-  const CallOptions as_long_as_it_takes = {.timeout = absl::InfiniteDuration()};
-  MUSTER_RETURN_IF_ERROR(world.Broadcast(BufferOf(head), root, as_long_as_it_takes).Wait());
+  MUSTER_RETURN_IF_ERROR(
+      world.Broadcast(BufferOf(head), root, {.timeout = kAsLongAsItTakes}).Wait());
   std::vector<uint8_t> bytes(text.begin(), text.end());
   bytes.resize(head[1]);
   if (head[1] > 0) MUSTER_RETURN_IF_ERROR(world.Broadcast(BufferOf(bytes), root).Wait());
@@ -122,9 +124,11 @@ absl::StatusOr<std::string> FromRank(Communicator& world, int root,
   return text;
 }
 
-absl::Status AllOrNone(Communicator& world, const absl::Status& own) {
+absl::Status AllOrNone(Communicator& world, const absl::Status& own,
+                       std::optional<absl::Duration> timeout) {
   std::vector<int64_t> first = {own.ok() ? world.size() : world.rank()};
-  MUSTER_RETURN_IF_ERROR(world.AllReduce(BufferOf(first), {.op = ReduceOp::kMin}).Wait());
+  MUSTER_RETURN_IF_ERROR(
+      world.AllReduce(BufferOf(first), {.op = ReduceOp::kMin, .timeout = timeout}).Wait());
   const int failed = static_cast<int>(first[0]);
   if (failed == world.size()) return absl::OkStatus();
   absl::StatusOr<std::string> words = std::string();

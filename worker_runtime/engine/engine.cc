@@ -195,13 +195,13 @@ absl::Status Engine::EndUse() { return state_->alone.Leave(); }
 
 absl::Status Engine::Save(const std::string& directory,
                           const std::map<std::string, std::string>& metadata) {
-  return state_->keeper.Save(directory, metadata);
+  return state_->checkpoints.Save(directory, metadata);
 }
 absl::StatusOr<Engine::Loaded> Engine::Load(const std::string& directory) {
-  return state_->keeper.Load(directory);
+  return state_->checkpoints.Load(directory);
 }
 absl::StatusOr<Engine::Loaded> Engine::LoadBase(const std::string& directory) {
-  return state_->keeper.LoadBase(directory);
+  return state_->checkpoints.LoadBase(directory);
 }
 absl::StatusOr<EngineSnapshot> Engine::TakeSnapshot() {
   MUSTER_ASSIGN_OR_RETURN(auto copy, state_->keeper.Copy());

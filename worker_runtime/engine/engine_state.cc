@@ -11,7 +11,8 @@ Engine::State::State(std::unique_ptr<engine::Rig> the_rig, EngineOptions options
       runner(*rig, updater, listeners, options.waits_before_updates),
       registered(*rig, options.registers_buffers),
       captured(*rig, feed, runner, listeners, options.captures_steps),
-      keeper(*rig, progress, updater, alone, listeners, std::move(options.fence)) {
+      checkpoints(*rig, progress, updater, alone, listeners, std::move(options.fence),
+                  options.keeps_checkpoints) {
   if (!plan::UsesMatter(rig->program) && !rig->is_pipeline()) return;
   rig->store.OnUse([this](Parameter& parameter) { Enter(parameter); });
 }
@@ -20,6 +21,7 @@ Engine::State::~State() { rig->store.OnUse(nullptr); }
 
 absl::StatusOr<StepResult> Engine::State::RunStep(engine::PassForward forward, bool from_reader) {
   const MonoTime begin = MonoNow();
+  MUSTER_RETURN_IF_ERROR(progress.CheckWhole());
   MUSTER_RETURN_IF_ERROR(alone.Leave());
   runner.Begin(begin);
   absl::Status status = captured.Put(forward, from_reader);

@@ -9,6 +9,7 @@
 #include "muster/engine.h"
 #include "worker_runtime/engine/batch_feed.h"
 #include "worker_runtime/engine/captured_steps.h"
+#include "worker_runtime/engine/checkpoints.h"
 #include "worker_runtime/engine/registered_memory.h"
 #include "worker_runtime/engine/rig.h"
 #include "worker_runtime/engine/state_keeper.h"
@@ -41,7 +42,8 @@ struct Engine::State {
   engine::StepRunner runner;
   engine::RegisteredMemory registered;
   engine::CapturedSteps captured;
-  engine::StateKeeper keeper;
+  engine::StateKeeper keeper{*rig, progress, updater, alone, listeners};
+  engine::Checkpoints checkpoints;
 };
 
 }  // namespace muster

@@ -41,6 +41,10 @@ absl::Status CopyAcross(Queue& queue, const Tensor& from, const Tensor& to) {
   return absl::OkStatus();
 }
 
+absl::Status WaitForQueue(Queue& queue, const Tensor& any) {
+  return OnHost(queue, any.Slice(0, {1})).status();
+}
+
 void FillInitial(Queue& queue, const ParameterSpec& spec, uint64_t seed, int64_t first,
                  const Tensor& out) {
   if (out.host_reads()) return InitializeElements(spec, seed, first, out);

@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/base/status_macros.h"
-#include "worker_runtime/engine/tensor_buffer.h"
 
 namespace muster::engine {
 namespace {
@@ -50,9 +49,11 @@ absl::Status CheckHasAll(const ParameterStore& store, const ArrayTable& model,
 
 // Whether an array that was found is as `parameter` needs it.
 absl::Status CheckArray(const std::string& from, const std::string& name,
-                        const checkpoint::ArrayInfo& found, const Parameter& parameter,
-                        DType dtype) {
-  const std::string wanted = Describe(dtype, Sizes(parameter.shape()));
+                        const checkpoint::SlicedArray& found, const Parameter& parameter,
+                        DType dtype, bool is_file) {
+  const bool is_wider =
+      is_file && dtype == DType::kF32 && SizeOf(found.dtype) == 2;  // bf16 and f16
+  const std::string wanted = Describe(is_wider ? found.dtype : dtype, Sizes(parameter.shape()));
   const std::string there = Describe(found.dtype, found.shape);
   if (there == wanted) return absl::OkStatus();
   return OtherModel(from, name, " is ", there, " there and ", wanted, " here");
@@ -83,15 +84,19 @@ std::vector<StateArray> OptimizerArrays(const ParameterStore& store, const Updat
   return arrays;
 }
 
-std::vector<checkpoint::NamedArray> NamedArrays(const std::vector<StateArray>& arrays, DType dtype,
-                                                const Tensor& memory) {
-  std::vector<checkpoint::NamedArray> named;
-  for (const StateArray& array : arrays) {
-    named.push_back({.name = array.name,
-                     .shape = Sizes(array.parameter->shape()),
-                     .elements = {memory.raw_data(), array.parameter->num_elements(), dtype}});
+CheckpointArrays AllArrays(const ParameterStore& store, const UpdateRule& rule) {
+  return {.model = ModelArrays(store), .optimizer = OptimizerArrays(store, rule)};
+}
+
+std::vector<checkpoint::ArrayToWrite> ToWrite(const CheckpointArrays& arrays, DType dtype) {
+  std::vector<checkpoint::ArrayToWrite> all;
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    all.push_back({.name = arrays[i].name,
+                   .dtype = dtype,
+                   .shape = Sizes(arrays[i].parameter->shape()),
+                   .is_of_model = i < arrays.model.size()});
   }
-  return named;
+  return all;
 }
 
 absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const UpdateRule& rule,
@@ -118,7 +123,8 @@ absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const Upda
             " needs; was ", parameter->name(), " frozen there, or trained by another optimizer?"));
       }
       if (found == arrays.end()) return OtherModel(from.name, "it has no ", name);
-      MUSTER_RETURN_IF_ERROR(CheckArray(from.name, name, found->second, *parameter, dtype));
+      MUSTER_RETURN_IF_ERROR(
+          CheckArray(from.name, name, found->second, *parameter, dtype, from.is_file));
     }
   }
   return CheckHasAll(store, from.model, from.name);
@@ -129,7 +135,8 @@ absl::Status CheckIsBase(const ParameterStore& store, DType dtype, const ArrayTa
   for (const StateArray& array : BaseArrays(store)) {
     const auto found = model.find(array.name);
     if (found == model.end()) return OtherModel(name, "it has no ", array.name);
-    MUSTER_RETURN_IF_ERROR(CheckArray(name, array.name, found->second, *array.parameter, dtype));
+    MUSTER_RETURN_IF_ERROR(
+        CheckArray(name, array.name, found->second, *array.parameter, dtype, true));
   }
   return CheckHasAll(store, model, name);
 }

@@ -3,17 +3,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "muster/dtype.h"
 #include "muster/parameter.h"
-#include "muster/tensor.h"
 #include "muster/update.h"
-#include "worker_runtime/checkpoint/safetensors.h"
-#include "worker_runtime/engine/state_exchange.h"
+#include "worker_runtime/checkpoint/manifest.h"
+#include "worker_runtime/checkpoint/slice_file.h"
+#include "worker_runtime/engine/state_view.h"
 
 namespace muster::engine {
 
@@ -27,42 +26,39 @@ struct StateArray {
 struct CheckpointArrays {
   std::vector<StateArray> model;
   std::vector<StateArray> optimizer;
-  std::unique_ptr<TensorPool> pool = std::make_unique<TensorPool>();
-  Tensor memory;  // of the largest
 
   size_t size() const { return model.size() + optimizer.size(); }
   const StateArray& operator[](size_t i) const {
     return i < model.size() ? model[i] : optimizer[i - model.size()];
   }
-  Tensor MemoryOf(size_t i) const {
-    return memory.Slice(0, {(*this)[i].parameter->num_elements()});
-  }
 };
 
-// The arrays of model.safetensors, and of optimizer.safetensors.
+// The values of the model that a checkpoint holds, and what the optimizer keeps.
 std::vector<StateArray> ModelArrays(const ParameterStore& store);
 // Those that they leave out (Parameter::KeepElsewhere).
 std::vector<StateArray> BaseArrays(const ParameterStore& store);
 std::vector<StateArray> OptimizerArrays(const ParameterStore& store, const UpdateRule& rule);
 
+CheckpointArrays AllArrays(const ParameterStore& store, const UpdateRule& rule);
+
 // [outermost first]
 std::vector<int64_t> Sizes(const Shape& shape);
 
-// The arrays as a file takes them. All share `memory`, one after the other: each is filled when it
-// is its turn.
-std::vector<checkpoint::NamedArray> NamedArrays(const std::vector<StateArray>& arrays, DType dtype,
-                                                const Tensor& memory);
+// The arrays as files take them, of type `dtype`.
+std::vector<checkpoint::ArrayToWrite> ToWrite(const CheckpointArrays& arrays, DType dtype);
 
 // What a checkpoint holds, or a snapshot.
-using ArrayTable = std::map<std::string, checkpoint::ArrayInfo>;
+using ArrayTable = checkpoint::SlicedArrays;
 struct StateTable {
   const ArrayTable& model;
   const ArrayTable& optimizer;
-  std::string name;  // for people
+  std::string name;      // for people
+  bool is_file = false;  // of which arrays of 16 bits are widened
 };
 
 // Whether `from` holds the parameters of `store`, no more and no fewer, and of each that is not
-// frozen the moments that `rule` keeps, in their shapes and of type `dtype`.
+// frozen the moments that `rule` keeps, in their shapes and of type `dtype`, or in a
+// file of 16 bits where that is f32.
 //
 // Errors: kInvalidArgument: names the first that differs.
 absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const UpdateRule& rule,

@@ -70,6 +70,41 @@ std::vector<SourceRange> StateSources::Of(ElementRange wanted) const {
   return found;
 }
 
+std::vector<ElementTransfer> TransfersTo(absl::Span<const std::vector<ElementRange>> wanted,
+                                         absl::Span<const StatePart> parts,
+                                         const StateSources& sources) {
+  std::vector<ElementTransfer> transfers;
+  for (size_t rank = 0; rank < wanted.size(); ++rank) {
+    const int to = static_cast<int>(rank);
+    StateSources own;  // what it has itself
+    if (parts[rank].step == sources.step) {
+      for (const ElementRange& range : parts[rank].ranges) own.ranges.push_back({to, range});
+    }
+    std::sort(own.ranges.begin(), own.ranges.end(),
+              [](const auto& a, const auto& b) { return a.range.begin < b.range.begin; });
+    for (const ElementRange& range : wanted[rank]) {
+      int64_t at = range.begin;
+      const auto ask_others = [&](int64_t until) {
+        if (at >= until) return;
+        for (const SourceRange& source : sources.Of({at, until})) {
+          transfers.push_back({source.rank, to, source.range});
+        }
+      };
+      for (const SourceRange& has : own.Of(range)) {
+        ask_others(has.range.begin);
+        transfers.push_back({to, to, has.range});
+        at = has.range.end;
+      }
+      ask_others(range.end);
+    }
+  }
+  std::stable_sort(transfers.begin(), transfers.end(),
+                   [](const ElementTransfer& a, const ElementTransfer& b) {
+                     return a.range.begin < b.range.begin;
+                   });
+  return transfers;
+}
+
 std::vector<int> StateSources::Ranks() const {
   std::set<int> all;
   for (const SourceRange& source : ranges) all.insert(source.rank);

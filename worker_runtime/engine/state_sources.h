@@ -15,6 +15,7 @@ struct ElementRange {
   int64_t end = 0;
 
   int64_t size() const { return end - begin; }
+  ElementRange MovedBy(int64_t elements) const { return {begin + elements, end + elements}; }
   bool operator==(const ElementRange& other) const {
     return begin == other.begin && end == other.end;
   }
@@ -50,6 +51,25 @@ struct StateSources {
   // Ascending, each once.
   std::vector<int> Ranks() const;
 };
+
+// Elements that a rank gives to another, or that it has itself: then the two are the same. They lie
+// in one range of what the giver has, and in one of what the other wants.
+struct ElementTransfer {
+  int from = 0;
+  int to = 0;
+  ElementRange range;
+
+  bool operator==(const ElementTransfer&) const = default;
+};
+
+// The transfers that give each rank what it wants: it takes its own elements of that step first,
+// and what it lacks from those that `sources` names. `wanted`: by rank, in any order; no element
+// twice. Ascending.
+//
+// Threads: pure.
+std::vector<ElementTransfer> TransfersTo(absl::Span<const std::vector<ElementRange>> wanted,
+                                         absl::Span<const StatePart> parts,
+                                         const StateSources& sources);
 
 // The newest step of which the ranks, `parts` by rank, have all of `num_elements` together. Each
 // element comes from a low rank that has it.

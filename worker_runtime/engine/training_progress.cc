@@ -16,6 +16,13 @@ checkpoint::TrainingState TrainingProgress::Save() const {
   return head;
 }
 
+absl::Status TrainingProgress::CheckWhole() const {
+  if (!is_torn) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the state is of no step: what failed after step ", step,
+                   " had begun to change parameters and optimizer"));
+}
+
 absl::StatusOr<TrainingProgress> TrainingProgress::Read(const checkpoint::TrainingState& saved,
                                                         const std::string& name) const {
   TrainingProgress read = *this;

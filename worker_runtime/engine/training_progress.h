@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "muster/plan.h"
-#include "worker_runtime/checkpoint/whole_checkpoint.h"
+#include "worker_runtime/checkpoint/manifest.h"
 #include "worker_runtime/plan/loss_scaler.h"
 
 namespace muster::engine {
@@ -24,6 +25,9 @@ struct TrainingProgress {
   // Errors: kInvalidArgument: the counters are damaged.
   absl::StatusOr<TrainingProgress> Read(const checkpoint::TrainingState& saved,
                                         const std::string& name) const;
+
+  // Errors: kFailedPrecondition: the state is of no step.
+  absl::Status CheckWhole() const;
 
   int64_t step = 0;           // taken: each has consumed its batches
   int64_t skipped_steps = 0;  // of them, those that changed nothing

@@ -232,6 +232,11 @@ kernels::RoundingDraws Updater::DrawsFrom(int64_t first_element) const {
   return {.key_low = key.low, .key_high = key.high, .first_element = first_element};
 }
 
+std::optional<ValueRounding> Updater::RoundingAfter(int64_t updates) const {
+  if (!rig_.plan.update.stochastic_rounding) return std::nullopt;
+  return ValueRounding{RoundingKey(), updates};
+}
+
 void Updater::GoOnAfter(int64_t updates) {
   decision_.Begin(updates);
   for (size_t b = 0; b < plan::LearnedBuckets(rig_.program).size(); ++b) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,6 +20,12 @@
 #include "worker_runtime/plan/update_plan.h"
 
 namespace muster::engine {
+
+// How values are rounded that follow their masters by draws (kernels/rounding.h).
+struct ValueRounding {
+  PhiloxKey key;
+  int64_t updates = 0;  // that the masters have taken
+};
 
 // Threads: thread-compatible.
 class Updater {
@@ -49,9 +56,11 @@ class Updater {
 
   // Masters were loaded, of so many updates: values follow them.
   void GoOnAfter(int64_t updates);
-  PhiloxKey RoundingKey() const { return Rng(rig_.plan.seed, "rounding").key(); }
+  // How values follow masters that have taken so many updates, if by draws.
+  std::optional<ValueRounding> RoundingAfter(int64_t updates) const;
 
  private:
+  PhiloxKey RoundingKey() const { return Rng(rig_.plan.seed, "rounding").key(); }
   // The learning rate of the step that begins, which is not counted yet.
   double ScheduledLearningRate() const;
   std::vector<kernels::UpdateSettings> Settings() const;

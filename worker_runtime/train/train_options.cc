@@ -59,11 +59,15 @@ std::vector<Option> StateRows(TrainOptions& out) {
       {.name = "save",
        .value_name = "DIR",
        .help = "write a checkpoint to DIR at the end",
-       .read = Into(ParseName, out.save)},
+       .read = Into(ParseName, out.saving.directory)},
       {.name = "save_every",
        .value_name = "N",
        .help = "write a checkpoint every N steps, too",
-       .read = IntoBetween(1, kMaxCount, out.save_every)},
+       .read = IntoBetween(1, kMaxCount, out.saving.every)},
+      {.name = "keep",
+       .value_name = "N",
+       .help = "remove older checkpoints of --save once N newer ones are written (all stay)",
+       .read = IntoBetween(1, kMaxCount, out.saving.keep)},
       {.name = "resume",
        .value_name = "DIR",
        .help = "continue from the newest whole checkpoint in DIR, which may be empty if it is also "
@@ -201,9 +205,18 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   command.without_effect = std::move(report.without_effect);
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   options.line = line;
-  if (options.save_every > 0 && options.save.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--save_every=", options.save_every,
-                                                   " needs --save=DIR, which says where to save"));
+  for (const auto& [name, value] :
+       {std::pair("save_every", options.saving.every), std::pair("keep", options.saving.keep)}) {
+    if (value == 0 || !options.saving.directory.empty()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", name, "=", value, " needs --save=DIR, which says where to save"));
+  }
+  const std::string& base = options.base;
+  if (options.saving.keep > 0 && !base.empty() && LiesIn(base, options.saving.directory)) {
+    return absl::InvalidArgumentError(absl::StrCat("--keep=", options.saving.keep,
+                                                   " would remove the model beneath the adapters, "
+                                                   "since --base=",
+                                                   base, " is in --save; give another --save"));
   }
   if (!options.base.empty() && options.plan.adapters.rank == 0) {
     return absl::InvalidArgumentError(

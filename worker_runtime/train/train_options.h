@@ -14,6 +14,7 @@
 #include "worker_runtime/options/config_files.h"
 #include "worker_runtime/plan/plan_options.h"
 #include "worker_runtime/train/console.h"
+#include "worker_runtime/train/files.h"
 #include "worker_runtime/train/step_trace.h"
 
 namespace muster::train {
@@ -30,10 +31,9 @@ struct TrainOptions {
   std::optional<bool> capture_steps;
   bool register_buffers = false;  // EngineOptions::registers_buffers
 
-  std::string save;        // directory of checkpoints; empty: none are written
-  int64_t save_every = 0;  // steps; 0: only at the end
-  // A checkpoint, or a directory of them; empty: none. Where it equals `save` it may be empty yet,
-  // so that one command line serves the first start and every restart.
+  SaveOptions saving;
+  // A checkpoint, or a directory of them; empty: none. Where it equals `saving.directory` it may be
+  // empty yet, so that one command line serves the first start and every restart.
   std::string resume;
 
   // A checkpoint of the model beneath adapters (--lora), or a directory of them; empty: that model

@@ -256,7 +256,7 @@ absl::Status Trainer::BuildTogether() {
   MUSTER_RETURN_IF_ERROR(CheckCapture(options_, world_->size(), world_->captures()));
   MUSTER_RETURN_IF_ERROR(MeasureUnits());
   MUSTER_RETURN_IF_ERROR(FitMemory());
-  if (!options_.save.empty()) MUSTER_RETURN_IF_ERROR(CheckSaveDirectory());
+  if (!options_.saving.directory.empty()) MUSTER_RETURN_IF_ERROR(CheckSaveDirectory());
   const std::string& trace = options_.trace.directory;  // of this rank, which may be alone with it
   MUSTER_RETURN_IF_ERROR(
       AllOrNone(*world_, trace.empty() ? absl::OkStatus() : PrepareSaveDirectory(trace)));
@@ -264,6 +264,7 @@ absl::Status Trainer::BuildTogether() {
   MUSTER_ASSIGN_OR_RETURN(
       engine_, Engine::Create(*world_, *store_, options_.plan.plan, model_->Units(), BatchSize(),
                               {.fence = runtime_.checkpoint_fence(),
+                               .keeps_checkpoints = options_.saving.keep,
                                .captures_steps = options_.capture_steps,
                                .registers_buffers = options_.register_buffers,
                                .waits_before_updates = options_.survive}));
@@ -298,7 +299,7 @@ absl::Status Trainer::LoadBase() {
   }
   MUSTER_ASSIGN_OR_RETURN(const Engine::Loaded base, engine_->LoadBase(options_.base));
   PrintPassedOver(base);
-  base_ = absl::StrCat("SHA-256 ", base.arrays_sha256);
+  base_ = absl::StrCat("SHA-256 ", base.model_id);
   return CheckResumedModel(options_.base, base.metadata);
 }
 
@@ -345,11 +346,15 @@ absl::Status Trainer::StartReading() {
 }
 
 absl::Status Trainer::CheckSaveDirectory() {
+  std::optional<SharedMark> mark;  // until all have looked for it
   absl::StatusOr<std::string> prepared = std::string();
   if (runtime_.rank() == 0) {
-    if (absl::Status status = PrepareSaveDirectory(options_.save); !status.ok()) prepared = status;
+    absl::StatusOr<SharedMark> made = SharedMark::Make(options_.saving.directory);
+    if (!made.ok()) prepared = made.status();
+    if (made.ok()) prepared = mark.emplace(*std::move(made)).path();
   }
-  return FromRankZero(*world_, std::move(prepared)).status();
+  MUSTER_ASSIGN_OR_RETURN(prepared, FromRankZero(*world_, std::move(prepared)));
+  return AllOrNone(*world_, SeesMark(*prepared, options_.saving.directory));
 }
 
 absl::Status Trainer::CheckOptionsAgree() {
@@ -361,7 +366,7 @@ absl::Status Trainer::CheckOptionsAgree() {
 
 absl::Status Trainer::Resume() {
   const absl::StatusOr<Engine::Loaded> loaded = engine_->Load(options_.resume);
-  if (absl::IsNotFound(loaded.status()) && options_.resume == options_.save) {
+  if (absl::IsNotFound(loaded.status()) && options_.resume == options_.saving.directory) {
     resumed_ = absl::StrCat(options_.resume, " holds no checkpoint yet: training begins");
     return absl::OkStatus();
   }
@@ -369,7 +374,7 @@ absl::Status Trainer::Resume() {
   PrintPassedOver(*loaded);
   MUSTER_RETURN_IF_ERROR(CheckResumedModel(options_.resume, loaded->metadata));
   MUSTER_RETURN_IF_ERROR(CheckResumedBase(loaded->metadata));
-  so_far_.saved_step = options_.resume == options_.save ? engine_->step() : -1;
+  so_far_.saved_step = options_.resume == options_.saving.directory ? engine_->step() : -1;
   Settings saved = loaded->plan;
   saved.insert(loaded->metadata.begin(), loaded->metadata.end());
   Settings now = Metadata();
@@ -550,14 +555,14 @@ std::optional<Trainer::EarlyEnd> Trainer::AskForStop() {
 }
 
 bool Trainer::IsSaveDue(bool is_last) const {
-  if (options_.save.empty()) return false;
-  return is_last || (options_.save_every > 0 && engine_->step() % options_.save_every == 0);
+  if (options_.saving.directory.empty()) return false;
+  return is_last || (options_.saving.every > 0 && engine_->step() % options_.saving.every == 0);
 }
 
 // Every rank gets the same answers, so all try as often.
 absl::Status Trainer::Save(bool is_last) {
   for (int attempt = 0;; ++attempt) {
-    const absl::Status saved = engine_->Save(options_.save, Metadata());
+    const absl::Status saved = engine_->Save(options_.saving.directory, Metadata());
     if (saved.ok()) break;
     const std::string refusal = NotSaved(saved);
     if (!IsRefusedByFence(saved)) {
@@ -573,20 +578,21 @@ absl::Status Trainer::Save(bool is_last) {
     absl::SleepFor(kBetweenLastSaves);
   }
   so_far_.saved_step = engine_->step();
-  console_.Print(
-      absl::StrCat("saved after step ", so_far_.saved_step, " in ", options_.save, "\n"));
+  console_.Print(absl::StrCat("saved after step ", so_far_.saved_step, " in ",
+                              options_.saving.directory, "\n"));
   return absl::OkStatus();
 }
 
 // Saves parameters that are as they were before the step that failed, on all ranks alike.
 absl::Status Trainer::SaveBeforeEnding(const absl::Status& failure) {
   const int64_t step = engine_->step();
-  if (options_.save.empty() || !absl::IsFailedPrecondition(failure)) return failure;
-  std::string what = absl::StrCat("what was trained until step ", step, " is in ", options_.save);
+  if (options_.saving.directory.empty() || !absl::IsFailedPrecondition(failure)) return failure;
+  std::string what =
+      absl::StrCat("what was trained until step ", step, " is in ", options_.saving.directory);
   if (step == 0) {
     what = "nothing is saved, since nothing was trained";
   } else if (so_far_.saved_step != step) {
-    const absl::Status saved = engine_->Save(options_.save, Metadata());
+    const absl::Status saved = engine_->Save(options_.saving.directory, Metadata());
     if (saved.ok()) {
       so_far_.saved_step = step;
     } else {
@@ -604,8 +610,9 @@ std::string Trainer::NotSaved(const absl::Status& why) const {
 // --- what came of it ----------------------------------------------------------------------------
 
 void Trainer::PrintStop(const EarlyEnd& end) const {
-  std::string rest = absl::StrCat("it goes on from there with --resume=", options_.save);
-  if (options_.save.empty()) {
+  std::string rest =
+      absl::StrCat("it goes on from there with --resume=", options_.saving.directory);
+  if (options_.saving.directory.empty()) {
     rest = "nothing is saved, since there was no --save";
   } else if (so_far_.saved_step != engine_->step()) {
     rest = "nothing is saved, since nothing was trained";

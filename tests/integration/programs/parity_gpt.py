@@ -72,7 +72,7 @@ def read_safetensors(path):
 
 
 def initial_values(directory):
-    return read_safetensors(directory + "/step_00000000/model.safetensors")
+    return read_safetensors(directory + "/initial/model.safetensors")
 
 
 def initial_gpt(directory):

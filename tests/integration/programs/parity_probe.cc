@@ -3,9 +3,9 @@
 //   parity_probe DIR TEXT STEPS MICRO_BATCHES [bf16|f16|f16-torch]
 //   parity_probe DIR TEXT STEPS --OPTION...   a plan by the options of muster-train
 //
-//   DIR/step_00000000/model.safetensors  the initial values
-//   DIR/batches.bin                      int32: inputs, then targets, of every micro-batch in order
-//   DIR/losses.txt                       one loss per step, exact
+//   DIR/initial/model.safetensors  the initial values
+//   DIR/batches.bin                int32: inputs, then targets, of every micro-batch in order
+//   DIR/losses.txt                 one loss per step, exact
 //
 // MICRO_BATCHES are those of a step, over all ranks. Parameters are of f32 unless it is said
 // otherwise; the losses of f16 are scaled by 65536, those of f16-torch as GradScaler does. Its
@@ -23,6 +23,8 @@
 #include "muster/plan_arguments.h"
 #include "muster/runtime.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/checkpoint/checkpoint.h"
+#include "worker_runtime/checkpoint/export.h"
 
 namespace muster {
 namespace {
@@ -81,6 +83,12 @@ absl::Status WriteBatches(const TokenSource& source, const BatchOptions& options
   return file ? absl::OkStatus() : absl::UnavailableError("cannot write batches.bin");
 }
 
+absl::Status ExportInitial(const std::string& directory) {
+  MUSTER_ASSIGN_OR_RETURN(const checkpoint::Checkpoint saved,
+                          checkpoint::Checkpoint::Open(directory + "/step_00000000"));
+  return checkpoint::ExportWhole(saved, directory + "/initial");
+}
+
 absl::Status Run(const Arguments& arguments) {
   MUSTER_ASSIGN_OR_RETURN(const auto runtime, Runtime::FromEnvironment());
   MUSTER_ASSIGN_OR_RETURN(const auto world, runtime->MakeCommunicator("world"));
@@ -96,6 +104,7 @@ absl::Status Run(const Arguments& arguments) {
                           Engine::Create(*world, store, plan, model->Units(),
                                          {.batch = training.rows, .sequence = kConfig.context}));
   MUSTER_RETURN_IF_ERROR(engine->Save(arguments.directory, {}));
+  if (world->rank() == 0) MUSTER_RETURN_IF_ERROR(ExportInitial(arguments.directory));
   const BatchOptions options = {.rank = world->rank(),
                                 .size = world->size(),
                                 .accumulation = plan.accumulation,

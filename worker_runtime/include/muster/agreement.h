@@ -6,11 +6,13 @@
 //   MUSTER_RETURN_IF_ERROR(FromRankZero(*world, prepared).status());
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "muster/communicator.h"
 
 namespace muster {
@@ -50,9 +52,11 @@ absl::StatusOr<std::string> FromRank(Communicator& world, int root,
                                      absl::StatusOr<std::string> result);
 absl::StatusOr<std::string> FromRankZero(Communicator& world, absl::StatusOr<std::string> result);
 
-// All ranks go on, or none: on every rank the error of the first that has one.
+// All ranks go on, or none: on every rank the error of the first that has one. A rank waits for the
+// others as long as `timeout` says, by default the communicator's.
 //
 // Errors: `own` of that rank, which is named unless it is rank 0; the communicator's.
-absl::Status AllOrNone(Communicator& world, const absl::Status& own);
+absl::Status AllOrNone(Communicator& world, const absl::Status& own,
+                       std::optional<absl::Duration> timeout = std::nullopt);
 
 }  // namespace muster

@@ -135,6 +135,9 @@ struct EngineOptions {
   //   Engine::Create(*world, store, plan, gpt->Units(), size,
   //                  {.fence = runtime->checkpoint_fence()})
   CheckpointFence fence;
+  // How many checkpoints of a directory stay once one more is saved there: that one and those of
+  // the steps before it. Older ones are removed, and nothing else. 0: all stay.
+  int64_t keeps_checkpoints = 0;
   // Whether steps on batches of a reader are captured as one piece of work of a device that can (a
   // CUDA graph), which the host starts at once, while batches stay of one size. Nothing: one rank
   // captures, several do not. Several do where all are told to, their communicators capture
@@ -318,27 +321,30 @@ class Engine {
   // The hash of the plan and the table of parameters; what Create compared.
   const std::string& PlanHash() const;
 
-  // Writes a whole checkpoint as the subdirectory step_<n> of `directory` (rank 0 does; all wait):
-  // parameters, optimizer, step, plan, and `metadata` of the caller (UTF-8). See checkpoint/.
+  // Writes a checkpoint as the subdirectory step_<n> of `directory`, which is one for all nodes:
+  // parameters, optimizer, step, plan, and `metadata` of the caller (UTF-8). Each rank writes what
+  // it owns, with at most 64 MiB of memory beside its state; rank 0 publishes. See checkpoint/.
   //
-  // Errors: kResourceExhausted: no space; kPermissionDenied, kUnavailable: the file system; what
-  //         the fence says (IsRefusedByFence); on all ranks alike. What was there before stays.
+  // Errors: kResourceExhausted: no space; kInvalidArgument: a rank sees another directory;
+  //         kPermissionDenied, kUnavailable: the file system; what the fence says
+  //         (IsRefusedByFence); on all ranks alike. What was there before stays.
   absl::Status Save(const std::string& directory,
                     const std::map<std::string, std::string>& metadata);
 
-  // Continues from the newest whole checkpoint in `directory`, or from `directory` if it is one
-  // (rank 0 reads; the others receive). Any number of ranks may load what any number saved. Newer
-  // ones that are incomplete, or whose bytes are others than were written, are passed over.
+  // Continues from the newest whole checkpoint in `directory`, or from `directory` if it is one.
+  // Each rank reads what it holds, and compares it with what was written. Any number of ranks may
+  // load what any number saved. Newer ones that are incomplete, or whose bytes are others than were
+  // written, are passed over.
   //
   // Errors: kNotFound: `directory` is empty or absent; kInvalidArgument: what is there is no whole
   //         checkpoint (says what is wrong with each), or of another model (names the first array
-  //         that is missing or differs); kUnimplemented: it is a newer Muster's. These leave
-  //         everything as it was. kDataLoss: a rank holds other parameters afterwards; the
-  //         file system's and the communicator's.
+  //         that is missing or differs), or a rank sees another directory; kUnimplemented: it is a
+  //         newer Muster's; the file system's and the communicator's. Once an array has been read,
+  //         an error leaves the state of no step: Step refuses it until a Load or Restore is well.
   struct Loaded {
     std::map<std::string, std::string> metadata;  // the caller's, of Save
     std::map<std::string, std::string> plan;      // Describe() of the plan that it was trained with
-    std::string arrays_sha256;  // of LoadBase: over the names of its arrays and their checksums
+    std::string model_id;  // 64 hex digits of what was loaded; an export keeps them
     // A sentence for each newer checkpoint that was passed over, on rank 0.
     std::vector<std::string> passed_over;
   };
@@ -359,8 +365,8 @@ class Engine {
   //         (see EngineOptions::waits_before_updates); the device's.
   absl::StatusOr<EngineSnapshot> TakeSnapshot();
 
-  // Continues from the newest step of whose state the ranks have all together, each element from
-  // the lowest rank that has it or another; it goes from there to all, array by array. Each rank
+  // Continues from the newest step of whose state the ranks have all together: a rank takes what it
+  // has of that itself, and what it lacks from the lowest rank that has it, or another. Each rank
   // brings what it has, a rank that is new an empty snapshot. Where a rank is lost, its part is
   // there if another rank had it too: a replica, as under ddp and hybrid-shard, or in pipelines of
   // several replicas. The ranks may be more or fewer than those that it was taken on, and their

@@ -7,73 +7,16 @@
 #include <string>
 #include <utility>
 
-#include "tests/support/files.h"
-#include "tests/unit/worker_runtime/engine/small_rig.h"
+#include "tests/unit/worker_runtime/engine/kept_state.h"
 
 namespace muster::engine {
 namespace {
 
 using ::muster::testing::Alone;
 using ::muster::testing::IsOk;
+using ::muster::testing::Kept;
 using ::muster::testing::OnRanks;
-using ::muster::testing::SmallPlan;
-using ::muster::testing::SmallRig;
-using ::muster::testing::StatusIs;
-using ::muster::testing::TemporaryDirectory;
 using ::testing::HasSubstr;
-
-struct Kept {
-  explicit Kept(Communicator& world, uint64_t seed = 0, CheckpointFence fence = {})
-      : small(world, PlanOf(seed)),
-        keeper(small.rig(), progress, updater, alone, listeners, std::move(fence)) {}
-
-  static Plan PlanOf(uint64_t seed) {
-    Plan plan = SmallPlan(SumMode::kOrdered, 1);
-    plan.seed = seed;
-    return plan;
-  }
-  std::string Hash() { return keeper.HashParameters().value_or("none"); }
-
-  SmallRig small;
-  TrainingProgress progress{small.rig().plan.loss_scaling};
-  StepListeners listeners{.progress = progress};
-  Updater updater{small.rig(), progress};
-  UnitsAlone alone{small.rig()};
-  StateKeeper keeper;
-};
-
-TEST(StateKeeper, LoadsWhatAnotherHasSaved) {
-  Alone([](Communicator& world) {
-    TemporaryDirectory directory;
-    Kept from(world, 1), to(world, 2);
-    from.progress.step = 9;
-    ASSERT_THAT(from.keeper.Save(directory.File("saved"), {{"by", "me"}}), IsOk());
-    EXPECT_NE(to.Hash(), from.Hash());
-    to.progress.is_torn = true;
-    const auto loaded = to.keeper.Load(directory.File("saved"));
-    ASSERT_THAT(loaded, IsOk());
-    EXPECT_EQ(loaded->metadata.at("by"), "me");
-    EXPECT_EQ(to.Hash(), from.Hash());
-    EXPECT_EQ(to.progress.step, 9);
-    EXPECT_FALSE(to.progress.is_torn);
-  });
-}
-
-TEST(StateKeeper, AsksTheFenceBeforeASaveCounts) {
-  Alone([](Communicator& world) {
-    TemporaryDirectory directory;
-    int64_t asked = 0;
-    Kept from(world, 0, {.commit = [&](int64_t step) {
-                asked = step;
-                return absl::AbortedError("another round has it");
-              }});
-    from.progress.step = 4;
-    EXPECT_THAT(std::string(from.keeper.Save(directory.File("saved"), {}).message()),
-                HasSubstr("another round has it"));
-    EXPECT_EQ(asked, 4);
-    EXPECT_THAT(from.keeper.Load(directory.File("saved")), StatusIs(absl::StatusCode::kNotFound));
-  });
-}
 
 TEST(StateKeeper, GivesItsCopyToThoseThatHaveNone) {
   std::string hash;

@@ -118,5 +118,67 @@ TEST(StateSources, GiveEachElementOnceFromARankThatHasIt) {
   EXPECT_GT(found, 400);
 }
 
+TEST(Transfers, AreOwnElementsFirstAndTheRestFromThoseThatTheSourcesName) {
+  const std::vector<StatePart> parts = {{7, {{0, 6}}}, {7, {{4, 10}}}, {}};
+  const StateSources sources = Chosen(parts, 10);
+  EXPECT_THAT(TransfersTo({{{0, 10}}, {{0, 10}}, {{8, 10}, {2, 3}}}, parts, sources),
+              ElementsAre(ElementTransfer{0, 0, {0, 6}}, ElementTransfer{0, 1, {0, 4}},
+                          ElementTransfer{0, 2, {2, 3}}, ElementTransfer{1, 1, {4, 10}},
+                          ElementTransfer{1, 0, {6, 10}}, ElementTransfer{1, 2, {8, 10}}));
+}
+
+TEST(Transfers, TakeNothingOfARankWhoseStateIsOfAnotherStep) {
+  const std::vector<StatePart> parts = {{6, {{0, 4}}}, {7, {{0, 4}}}};
+  EXPECT_THAT(TransfersTo({{{0, 4}}, {{0, 4}}}, parts, Chosen(parts, 4)),
+              ElementsAre(ElementTransfer{1, 0, {0, 4}}, ElementTransfer{1, 1, {0, 4}}));
+}
+
+bool IsIn(ElementRange range, const std::vector<ElementRange>& ranges) {
+  return std::any_of(ranges.begin(), ranges.end(),
+                     [&](const ElementRange& other) { return Overlap(range, other) == range; });
+}
+
+TEST(Transfers, GiveEachRankWhatItWantsOnceFromARangeThatItsGiverHas) {
+  constexpr int64_t kElements = 60;
+  std::mt19937 random(7);
+  const auto ranges = [&] {
+    std::vector<ElementRange> drawn;
+    for (int64_t at = random() % 5; at < kElements;) {
+      const int64_t end = std::min<int64_t>(kElements, at + 1 + random() % 9);
+      drawn.push_back({at, end});
+      at = end + random() % 4;
+    }
+    std::shuffle(drawn.begin(), drawn.end(), random);
+    return drawn;
+  };
+  for (int round = 0; round < 200; ++round) {
+    std::vector<StatePart> parts = {{9, {{30, kElements}, {0, 30}}}};
+    std::vector<std::vector<ElementRange>> wanted = {ranges()};
+    for (int rank = 1; rank < 5; ++rank) {
+      parts.push_back({static_cast<int64_t>(8 + random() % 2), ranges()});
+      wanted.push_back(ranges());
+    }
+    std::shuffle(parts.begin(), parts.end(), random);
+    const StateSources sources = Chosen(parts, kElements);
+    std::vector<std::vector<int>> got(wanted.size(), std::vector<int>(kElements));
+    for (const auto& [from, to, range] : TransfersTo(wanted, parts, sources)) {
+      EXPECT_GT(range.size(), 0);
+      EXPECT_EQ(parts[from].step, sources.step);
+      EXPECT_TRUE(IsIn(range, parts[from].ranges));
+      EXPECT_TRUE(IsIn(range, wanted[to]));
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        ++got[to][i];
+        const bool has_it = parts[to].step == sources.step && IsIn({i, i + 1}, parts[to].ranges);
+        EXPECT_EQ(has_it, from == to);
+      }
+    }
+    for (size_t rank = 0; rank < wanted.size(); ++rank) {
+      for (int64_t i = 0; i < kElements; ++i) {
+        EXPECT_EQ(got[rank][i], IsIn({i, i + 1}, wanted[rank]) ? 1 : 0);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace muster::engine

@@ -11,6 +11,7 @@
 namespace muster::train {
 namespace {
 
+using ::muster::testing::FileExists;
 using ::muster::testing::IsOk;
 using ::muster::testing::IsOkAndHolds;
 using ::muster::testing::StatusIs;
@@ -58,6 +59,33 @@ TEST(PrepareSaveDirectory, NamesAFileThatIsInTheWay) {
                        AllOf(HasSubstr(directory.File("file")), HasSubstr("--save"))));
   EXPECT_THAT(PrepareSaveDirectory(directory.File("file/below")),
               StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST(SharedMark, IsSeenInItsDirectoryAndInNoOtherAndGoes) {
+  const TemporaryDirectory directory;
+  std::string path;
+  {
+    const auto mark = SharedMark::Make(directory.File("saved"));
+    ASSERT_THAT(mark, IsOk());
+    path = mark->path();
+    EXPECT_THAT(SeesMark(path, directory.File("saved")), IsOk());
+    EXPECT_THAT(SeesMark(directory.File("other/mark"), "saved"),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("not the directory that rank 0 has under this name")));
+  }
+  EXPECT_FALSE(FileExists(path));
+}
+
+TEST(LiesIn, ComparesPlacesAndNotNames) {
+  const TemporaryDirectory directory;
+  std::filesystem::create_directory(directory.File("saved"));
+  std::filesystem::create_symlink("saved", directory.File("link"));
+  const std::string saved = directory.File("saved");
+  EXPECT_TRUE(LiesIn(saved, saved + "/"));
+  EXPECT_TRUE(LiesIn(saved + "/step_00000001", directory.File("link")));
+  EXPECT_TRUE(LiesIn("a/../b/c", "./b"));
+  EXPECT_FALSE(LiesIn(saved, saved + "/step_00000001"));
+  EXPECT_FALSE(LiesIn(saved + "2", saved));
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ TEST(ParseTrainCommand, NeedsNoOption) {
   const TrainOptions options = Parsed({});
   EXPECT_THAT(options.data, IsEmpty());
   EXPECT_EQ(options.backend, "auto");
-  EXPECT_THAT(options.save, IsEmpty());
+  EXPECT_THAT(options.saving.directory, IsEmpty());
   EXPECT_FALSE(options.print.hash);
 }
 
@@ -138,8 +138,9 @@ TEST(ParseTrainCommand, AddsTheFilesOfARepeatedOption) {
 }
 
 TEST(ParseTrainCommand, TakesBothSpellings) {
-  EXPECT_EQ(Parsed({"--save=d", "--save_every=5"}).save_every, 5);
-  EXPECT_EQ(Parsed({"--save", "d", "--save-every", "5"}).save_every, 5);
+  EXPECT_EQ(Parsed({"--save=d", "--save_every=5"}).saving.every, 5);
+  EXPECT_EQ(Parsed({"--save", "d", "--save-every", "5"}).saving.every, 5);
+  EXPECT_EQ(Parsed({"--save=d", "--keep=3"}).saving.keep, 3);
 }
 
 TEST(ParseTrainCommand, TakesTheOptionsOfThePlan) {
@@ -196,16 +197,19 @@ TEST_P(Refused, InOneSentenceThatNamesTheFlag) {
 
 INSTANTIATE_TEST_SUITE_P(
     ParseTrainCommand, Refused,
-    ::testing::Values(WrongLine{{"--dta", "x"}, {"--dta", "--data"}},
-                      WrongLine{{"--save="}, {"--save"}}, WrongLine{{"--save"}, {"--save"}},
-                      WrongLine{{"--save", "--hash"}, {"--save", "--hash"}},
-                      WrongLine{{"--save=d", "--save_every=0"}, {"--save_every", "0"}},
-                      WrongLine{{"--save=d", "--save_every=often"}, {"--save_every", "often"}},
-                      WrongLine{{"--save_every=5"}, {"--save_every", "--save="}},
-                      WrongLine{{"--sample_tokens=-1"}, {"--sample_tokens", "-1"}},
-                      WrongLine{{"--log_every=x"}, {"--log_every", "x"}},
-                      WrongLine{{"--batch_size=0"}, {"batch_size", "0"}},
-                      WrongLine{{"book.txt"}, {"book.txt"}}));
+    ::testing::Values(
+        WrongLine{{"--dta", "x"}, {"--dta", "--data"}}, WrongLine{{"--save="}, {"--save"}},
+        WrongLine{{"--save"}, {"--save"}}, WrongLine{{"--save", "--hash"}, {"--save", "--hash"}},
+        WrongLine{{"--save=d", "--save_every=0"}, {"--save_every", "0"}},
+        WrongLine{{"--save=d", "--save_every=often"}, {"--save_every", "often"}},
+        WrongLine{{"--save_every=5"}, {"--save_every", "--save="}},
+        WrongLine{{"--save=d", "--keep=0"}, {"--keep", "0"}},
+        WrongLine{{"--keep=2"}, {"--keep", "--save="}},
+        WrongLine{{"--save=d", "--base=d", "--lora=2", "--keep=2"}, {"--keep", "--base=d"}},
+        WrongLine{{"--save=./d/", "--base=d/step_00000001", "--lora=2", "--keep=2"}, {"--keep"}},
+        WrongLine{{"--sample_tokens=-1"}, {"--sample_tokens", "-1"}},
+        WrongLine{{"--log_every=x"}, {"--log_every", "x"}},
+        WrongLine{{"--batch_size=0"}, {"batch_size", "0"}}, WrongLine{{"book.txt"}, {"book.txt"}}));
 
 }  // namespace
 }  // namespace muster::train

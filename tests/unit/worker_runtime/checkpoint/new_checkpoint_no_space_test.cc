@@ -1,7 +1,6 @@
 // A full disk and a file size limit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -16,14 +16,17 @@
 #include "tests/support/files.h"
 #include "tests/support/small_file_system.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/worker_runtime/checkpoint/saved_by_ranks.h"
 #include "worker_runtime/checkpoint/durable_file.h"
-#include "worker_runtime/checkpoint/whole_checkpoint.h"
+#include "worker_runtime/checkpoint/new_checkpoint.h"
+#include "worker_runtime/checkpoint/safetensors.h"
 
 namespace muster::checkpoint {
 namespace {
 
 using ::muster::testing::FilesBelow;
 using ::muster::testing::IsOk;
+using ::muster::testing::IsOkAndHolds;
 using ::muster::testing::SmallFileSystem;
 using ::muster::testing::StatusIs;
 using ::muster::testing::TemporaryDirectory;
@@ -34,48 +37,75 @@ using ::testing::MatchesRegex;
 
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
-NamedArray Floats(const std::string& name, const std::vector<float>& values) {
-  return {name, {static_cast<int64_t>(values.size())}, ConstBufferOf(values)};
+// A parameter and a moment, of 400 bytes and of `bytes`, each by a rank of its own.
+SavedState SmallAndLarge(int64_t step, int64_t bytes) {
+  SavedState saved = StateOf(step, 1.0f);
+  saved.arrays = {Floats("w", {100}, std::vector<float>(100, 1.0f)),
+                  Floats("first_moment.w", {bytes / 4},
+                         std::vector<float>(static_cast<size_t>(bytes / 4), 1.0f))};
+  saved.slices = {{{0, 0, 100}}, {{1, 0, bytes / 4}}};
+  return saved;
 }
 
 TEST(FullDisk, IsToldWithTheBytesThatAreNeededAndLeavesNothingOfTheNewCheckpoint) {
   const TemporaryDirectory directory;
   const SmallFileSystem disk(directory.path(), "1m");
   if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
-  const std::vector<float> small(100, 1.0f);
-  const std::vector<float> large(1 << 19, 2.0f);
-  const auto first = WriteWholeCheckpoint(disk.path(), {.step = 1}, {Floats("w", small)}, {});
+  const auto first = Save(disk.path(), 1);
   ASSERT_THAT(first, IsOk());
   const std::vector<std::string> before = FilesBelow(disk.path());
 
-  const auto second = WriteWholeCheckpoint(disk.path(), {.step = 2}, {Floats("w", small)},
-                                           {Floats("first_moment.w", large)});
+  const auto second = SaveByRanks(disk.path(), SmallAndLarge(2, 2 << 20));
 
   // 2 MiB and a header.
-  EXPECT_THAT(second, StatusIs(kExhausted, AllOf(HasSubstr("optimizer.safetensors"),
+  EXPECT_THAT(second, StatusIs(kExhausted, AllOf(HasSubstr("slices_00001.safetensors"),
                                                  MatchesRegex(".*needs 2097[0-9]+ bytes.*"),
                                                  HasSubstr("Free some space"))));
   EXPECT_EQ(FilesBelow(disk.path()), before);
-  const auto newest = OpenNewestCheckpoint(disk.path());
-  ASSERT_THAT(newest, IsOk());
-  EXPECT_EQ(newest->path, *first);
+  EXPECT_THAT(NewestIn(disk.path()), IsOkAndHolds(*first));
 }
 
 TEST(FullDisk, LeavesTheCheckpointThatWouldHaveBeenReplaced) {
   const TemporaryDirectory directory;
   const SmallFileSystem disk(directory.path(), "1m");
   if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
-  const std::vector<float> half(1 << 17, 1.0f);  // half a megabyte: there is no room for two
-  ASSERT_THAT(WriteWholeCheckpoint(disk.path(), {.step = 1, .metadata = {{"try", "first"}}},
-                                   {Floats("w", half)}, {}),
-              IsOk());
+  SavedState half = SmallAndLarge(1, 1 << 19);  // half a megabyte: there is no room for two
+  half.state.metadata["try"] = "first";
+  const auto path = SaveByRanks(disk.path(), half);
+  ASSERT_THAT(path, IsOk());
 
-  EXPECT_THAT(WriteWholeCheckpoint(disk.path(), {.step = 1}, {Floats("w", half)}, {}),
-              StatusIs(kExhausted));
+  half.state.metadata["try"] = "second";
+  EXPECT_THAT(SaveByRanks(disk.path(), half), StatusIs(kExhausted));
 
-  const auto kept = OpenWholeCheckpoint(disk.path() + "/step_00000001");
+  const auto kept = Checkpoint::Open(*path);
   ASSERT_THAT(kept, IsOk());
-  EXPECT_EQ(kept->state.metadata.at("try"), "first");
+  EXPECT_EQ(kept->state().metadata.at("try"), "first");
+  EXPECT_THAT(ReadAll(*kept), IsOk());
+}
+
+// The ranks have written all of theirs when the disk has no room for what the first one adds.
+TEST(FullDisk, IsToldByTheFirstRankThatPublishes) {
+  const TemporaryDirectory directory;
+  const SmallFileSystem disk(directory.path(), "1m");
+  if (!disk.mounted()) GTEST_SKIP() << disk.why_not();
+  ASSERT_THAT(Save(disk.path(), 1, 1.0f), IsOk());
+  const std::vector<std::string> before = FilesBelow(disk.path());
+  const SavedState saved = StateOf(1, 2.0f);
+  {
+    auto begun = NewCheckpoint::Begin(disk.path() + "/step_00000001", saved.state);
+    ASSERT_THAT(begun, IsOk());
+    const auto one = WriteAsRank(begun->hidden(), 0, saved);
+    const auto two = WriteAsRank(begun->hidden(), 1, saved);
+    ASSERT_THAT(one, IsOk());
+    ASSERT_THAT(two, IsOk());
+    disk.Fill();
+    EXPECT_THAT(begun->Publish(*ManifestOf(saved.state, ToWrite(saved.arrays), {{*one, *two}})),
+                StatusIs(kExhausted, HasSubstr("Free some space")));
+  }
+  std::filesystem::remove(disk.filler());
+  EXPECT_EQ(FilesBelow(disk.path()), before);
+  EXPECT_THAT(ValueIn(disk.path() + "/step_00000001"), IsOkAndHolds(1.0f));
+  EXPECT_THAT(Save(disk.path(), 1, 2.0f), IsOk()) << "there is room again";
 }
 
 // The exit code of `body` in a child process, whose limits may be lowered.
@@ -94,7 +124,8 @@ TEST(FileSizeLimit, IsToldInsteadOfEndingTheProcess) {
     const struct rlimit limit = {4096, 4096};
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
     const std::vector<float> values(10'000);
-    const absl::Status status = WriteSafetensors(path, {Floats("w", values)}, {});
+    const absl::Status status =
+        WriteSafetensors(path, {{{"w", {10'000}, ConstBufferOf(values)}}}, {}).status();
     std::printf("%s\n", status.ToString().c_str());
     return status.code() == kExhausted && status.message().find("ulimit -f") != std::string::npos &&
            status.message().find("may have 4096 at most") != std::string::npos;
