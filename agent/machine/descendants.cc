@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "agent/machine/pidfd.h"
 #include "proto/io/read_file.h"
 #include "proto/io/unique_fd.h"
@@ -29,6 +30,8 @@ namespace {
 constexpr size_t kPidfdsMax = 256;
 // When to look again although some of the killed have not ended: they may have forked meanwhile.
 constexpr absl::Duration kLookAgain = absl::Milliseconds(20);
+// What a process that starts another, or reads a page of its program, is held for.
+constexpr absl::Duration kHeldMax = absl::Milliseconds(20);
 
 std::vector<pid_t> ListNumbers(const std::string& directory) {
   std::vector<pid_t> numbers;
@@ -156,11 +159,17 @@ std::vector<ProcessInfo> ListDescendants(pid_t root, const std::vector<pid_t>& e
 namespace {
 
 // Each ends with NUL. They are in the memory of the process: whoever asks for those of one that the
-// kernel does not let go may wait for as long, so that it has none.
-std::string ArgumentsOf(pid_t pid, const std::string& proc) {
-  const std::optional<ProcessInfo> process = ReadProcess(pid, proc);
-  const bool is_held = process && process->state == 'D';
-  return is_held ? "" : TextOf(absl::StrCat(proc, "/", pid, "/cmdline"));
+// kernel does not let go may wait for as long, so that it has none, unless it is let go within
+// `patience`.
+std::string ArgumentsOf(pid_t pid, const std::string& proc,
+                        absl::Duration patience = absl::ZeroDuration()) {
+  const MonoTime until = MonoNow() + patience;
+  for (;;) {
+    const std::optional<ProcessInfo> process = ReadProcess(pid, proc);
+    if (!process || process->state != 'D') return TextOf(absl::StrCat(proc, "/", pid, "/cmdline"));
+    if (MonoNow() >= until) return "";
+    absl::SleepFor(absl::Milliseconds(1));
+  }
 }
 
 }  // namespace
@@ -179,7 +188,7 @@ std::string CommandOf(pid_t pid, const std::string& proc) {
 }
 
 bool IsResourceTracker(pid_t pid, const std::string& proc) {
-  const std::string command = ArgumentsOf(pid, proc);
+  const std::string command = ArgumentsOf(pid, proc, kHeldMax);
   const std::vector<absl::string_view> words = absl::StrSplit(command, '\0');
   // python -c 'from multiprocessing.resource_tracker import main;main(5)', and joblib's own.
   for (size_t i = 1; i + 1 < words.size(); ++i) {

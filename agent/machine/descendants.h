@@ -48,7 +48,8 @@ std::vector<ProcessInfo> ListDescendants(pid_t root, const std::vector<pid_t>& e
 std::string CommandOf(pid_t pid, const std::string& proc = "/proc");
 
 // Whether the process is Python's resource tracker, or joblib's: it removes what its parents have
-// left in shared memory once they have ended, and ends by itself.
+// left in shared memory once they have ended, and ends by itself. One in uninterruptible sleep is
+// waited for a moment, since a tracker that is taken for another process is killed.
 //
 // Source: CPython, multiprocessing/resource_tracker.py
 bool IsResourceTracker(pid_t pid, const std::string& proc = "/proc");

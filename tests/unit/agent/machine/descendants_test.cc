@@ -21,8 +21,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-std::string StatText(pid_t pid, pid_t parent, const std::string& name = "sh") {
-  return absl::StrCat(pid, " (", name, ") S ", parent,
+std::string StatText(pid_t pid, pid_t parent, const std::string& name = "sh", char state = 'S') {
+  return absl::StrCat(pid, " (", name, ") ", std::string(1, state), " ", parent,
                       " 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 5001 0 0 18446744073709551615");
 }
 
@@ -41,9 +41,9 @@ class FakeProc : public testing::Test {
   }
   ~FakeProc() override { std::filesystem::remove_all(root_); }
 
-  void Add(pid_t pid, pid_t parent) {
+  void Add(pid_t pid, pid_t parent, char state = 'S') {
     std::filesystem::create_directories(root_ + absl::StrCat("/", pid, "/task/", pid));
-    Write(absl::StrCat(pid, "/stat"), StatText(pid, parent));
+    Write(absl::StrCat(pid, "/stat"), StatText(pid, parent, "sh", state));
   }
   void Write(const std::string& path, const std::string& text) {
     std::ofstream(root_ + "/" + path) << text;
@@ -131,6 +131,16 @@ TEST_F(FakeProc, KnowsResourceTrackersByTheirCommandLine) {
   EXPECT_FALSE(is_tracker("python\0-c"s));
   EXPECT_FALSE(is_tracker(""));
   EXPECT_FALSE(IsResourceTracker(11, root_)) << "a process that has ended";
+}
+
+// Reading its command line might take as long as it is held.
+TEST_F(FakeProc, AsksNothingOfAProcessThatTheKernelHolds) {
+  using namespace std::string_literals;
+  Add(10, 1, 'D');
+  Write("10/cmdline", "python\0-c\0from multiprocessing.resource_tracker import main\0"s);
+  EXPECT_FALSE(IsResourceTracker(10, root_));
+  Add(10, 1, 'S');
+  EXPECT_TRUE(IsResourceTracker(10, root_));
 }
 
 // A child that has a child in a session of its own; both are stopped, and the middle one ends by
