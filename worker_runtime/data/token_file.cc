@@ -18,22 +18,32 @@ namespace {
 
 constexpr int64_t kHeaderBytes = 256 * 4;
 constexpr uint32_t kGpt2Magic = 20240520;
-constexpr uint32_t kGpt2Version = 1;
+
+// What TokenFormat numbers.
+struct Format {
+  uint32_t magic;
+  uint32_t version;
+  int64_t width;  // bytes of a token
+  int64_t vocabulary;
+  const char* name;
+};
+constexpr Format kFormats[] = {{0, 0, 1, 256, "text"},
+                               {kGpt2Magic, 1, 2, 50257, "GPT-2 tokens"},
+                               {20240801, 7, 4, 128256, "tokens of 32 bits"}};
+const Format& Of(TokenFormat format) { return kFormats[static_cast<size_t>(format)]; }
 
 // What else llm.c writes; it would pass for text otherwise.
 struct OtherFormat {
   uint32_t magic;
   const char* contents;
 };
-constexpr OtherFormat kOtherFormats[] = {{20240801, "Llama 3 tokens"},
-                                         {20240326, "a model"},
+constexpr OtherFormat kOtherFormats[] = {{20240326, "a model"},
                                          {20240327, "a model's debug state"},
                                          {20240328, "a tokenizer"},
                                          {20240522, "multiple-choice examples"}};
 
-int64_t BytesPerToken(TokenFormat format) { return format == TokenFormat::kText ? 1 : 2; }
 int64_t OffsetOf(TokenFormat format, int64_t token) {
-  return format == TokenFormat::kText ? token : kHeaderBytes + 2 * token;
+  return (format == TokenFormat::kText ? 0 : kHeaderBytes) + Of(format).width * token;
 }
 
 uint32_t LittleEndian(const uint8_t* bytes) {
@@ -107,28 +117,28 @@ absl::Status ReadBytes(int fd, const std::string& path, int64_t offset, absl::Sp
 }
 
 // The number of tokens in a file of `size` bytes that begins with `header`.
-absl::StatusOr<int64_t> CheckGpt2Header(const std::string& path, absl::Span<const uint8_t> header,
-                                        int64_t size) {
+absl::StatusOr<int64_t> CheckHeader(const std::string& path, const Format& format,
+                                    absl::Span<const uint8_t> header, int64_t size) {
   const auto refuse = [&](const auto&... why) {
     return absl::InvalidArgumentError(absl::StrCat("data file ", path, why...));
   };
   if (size < kHeaderBytes) {
-    return refuse(" begins like a file of GPT-2 tokens but has ", size,
+    return refuse(" begins like a file of ", format.name, " but has ", size,
                   " bytes, less than the header's ", kHeaderBytes, "; it may be cut off");
   }
   const uint32_t version = LittleEndian(&header[4]);
-  if (version != kGpt2Version) {
-    return refuse(" is a token file of version ", version, "; only version ", kGpt2Version,
-                  " (GPT-2) can be read");
+  if (version != format.version) {
+    return refuse(" is a token file of version ", version, "; only version ", format.version, " (",
+                  format.name, ") can be read");
   }
   const int64_t body = size - kHeaderBytes;
   const int32_t count = static_cast<int32_t>(LittleEndian(&header[8]));
-  if (body % 2 != 0) {
-    return refuse(" has ", body, " bytes of GPT-2 tokens, an odd number, but each takes two; it",
-                  " may be cut off");
+  if (body % format.width != 0) {
+    return refuse(" has ", body, " bytes of ", format.name, ", of which each takes ", format.width,
+                  "; it may be cut off");
   }
-  if (body / 2 != count) {
-    return refuse(" announces ", count, " GPT-2 tokens but holds ", body / 2,
+  if (body / format.width != count) {
+    return refuse(" announces ", count, " tokens but holds ", body / format.width,
                   "; it may be cut off");
   }
   if (count == 0) return refuse(" holds no tokens");
@@ -137,13 +147,9 @@ absl::StatusOr<int64_t> CheckGpt2Header(const std::string& path, absl::Span<cons
 
 }  // namespace
 
-int64_t VocabularyOf(TokenFormat format) { return format == TokenFormat::kText ? 256 : 50257; }
+const char* NameOf(TokenFormat format) { return Of(format).name; }
 
-const char* NameOf(TokenFormat format) {
-  return format == TokenFormat::kText ? "text" : "GPT-2 tokens";
-}
-
-absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path) {
+absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path, int64_t vocabulary) {
   if (path.empty()) return absl::InvalidArgumentError("the name of a data file is empty");
   MUSTER_ASSIGN_OR_RETURN(OpenedFile opened, OpenRegular(path));
   if (opened.size == 0) {
@@ -153,6 +159,8 @@ absl::StatusOr<TokenFile> TokenFile::Open(const std::string& path) {
   file.path_ = path;
   file.file_ = std::move(opened.descriptor);
   MUSTER_RETURN_IF_ERROR(file.Recognise(opened.size));
+  file.vocabulary_ = Of(file.format_).vocabulary;
+  if (file.format_ == TokenFormat::kWide && vocabulary > 0) file.vocabulary_ = vocabulary;
   return file;
 }
 
@@ -163,9 +171,9 @@ absl::Status TokenFile::Recognise(int64_t size) {
   const uint32_t magic = LittleEndian(header.data());
   for (const OtherFormat& other : kOtherFormats) {
     if (magic != other.magic) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("data file ", path_, " holds ", other.contents, " (llm.c's magic number ",
-                     magic, "); text or GPT-2 tokens (", kGpt2Magic, ") can be read"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data file ", path_, " holds ", other.contents, " (llm.c's magic number ", magic,
+        "); text or tokens of GPT-2 (", kGpt2Magic, ") or of 32 bits (20240801) can be read"));
   }
   if (__builtin_bswap32(magic) == kGpt2Magic) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -173,9 +181,11 @@ absl::Status TokenFile::Recognise(int64_t size) {
         " expected"));
   }
   num_tokens_ = size;
-  if (magic != kGpt2Magic) return absl::OkStatus();
-  format_ = TokenFormat::kGpt2;
-  MUSTER_ASSIGN_OR_RETURN(num_tokens_, CheckGpt2Header(path_, header, size));
+  for (const TokenFormat format : {TokenFormat::kGpt2, TokenFormat::kWide}) {
+    if (magic != Of(format).magic) continue;
+    format_ = format;
+    MUSTER_ASSIGN_OR_RETURN(num_tokens_, CheckHeader(path_, Of(format), header, size));
+  }
   return absl::OkStatus();
 }
 
@@ -191,7 +201,7 @@ absl::Status TokenFile::Read(int64_t first, absl::Span<int32_t> out) const {
 
 absl::Status TokenFile::ReadFrom(const UniqueFd& file, int64_t first,
                                  absl::Span<int32_t> out) const {
-  const int64_t width = BytesPerToken(format_);
+  const int64_t width = Of(format_).width;
   std::array<uint8_t, 16384> buffer;
   while (!out.empty()) {
     const size_t count = std::min<size_t>(out.size(), buffer.size() / width);
@@ -211,12 +221,15 @@ absl::Status TokenFile::Decode(absl::Span<const uint8_t> bytes, int64_t first,
     return absl::OkStatus();
   }
   for (size_t i = 0; i < out.size(); ++i) {
-    out[i] = bytes[2 * i] | bytes[2 * i + 1] << 8;
-    if (out[i] >= VocabularyOf(format_)) {
+    const uint32_t id = format_ == TokenFormat::kWide
+                            ? LittleEndian(&bytes[4 * i])
+                            : static_cast<uint32_t>(bytes[2 * i] | bytes[2 * i + 1] << 8);
+    if (id >= vocabulary_) {
       return absl::InvalidArgumentError(absl::StrCat("data file ", path_, ": token ", first + i,
-                                                     " is ", out[i], ", but GPT-2 ids end at ",
-                                                     VocabularyOf(format_) - 1));
+                                                     " is ", id, ", but ids end at ",
+                                                     vocabulary_ - 1));
     }
+    out[i] = static_cast<int32_t>(id);
   }
   return absl::OkStatus();
 }

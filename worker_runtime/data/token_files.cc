@@ -42,7 +42,7 @@ class TokenFiles final : public TokenSource {
       : files_(std::move(files)), ends_(std::move(ends)) {}
 
   int64_t num_tokens() const override { return ends_.back(); }
-  int64_t vocabulary() const override { return data::VocabularyOf(format()); }
+  int64_t vocabulary() const override { return files_.front().vocabulary(); }
 
   std::string Describe() const override {
     const std::string files = absl::StrCat(files_.size(), files_.size() == 1 ? " file" : " files");
@@ -77,13 +77,14 @@ class TokenFiles final : public TokenSource {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokens(absl::Span<const std::string> paths) {
+absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokens(absl::Span<const std::string> paths,
+                                                        int64_t vocabulary) {
   if (paths.empty()) return absl::InvalidArgumentError("no data file is named");
   std::vector<TokenFile> files;
   std::vector<int64_t> ends;
   int64_t end = 0;
   for (const std::string& path : paths) {
-    MUSTER_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(path));
+    MUSTER_ASSIGN_OR_RETURN(TokenFile file, TokenFile::Open(path, vocabulary));
     if (!files.empty() && file.format() != files.front().format()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "data file ", path, " holds ", data::NameOf(file.format()), " but ", files.front().path(),

@@ -49,18 +49,19 @@ class TokenSource {
 // Errors: TokenSource::Read's. Threads: safe.
 absl::StatusOr<std::string> TokenDigest(const TokenSource& source);
 
-// Opens files as one row of tokens. Each file is either text, taken as bytes (vocabulary 256), or
-// GPT-2 tokens in llm.c's format (vocabulary 50257), told apart by their first bytes. Directories
-// are not read. A file named several times counts as often. Ids are checked when they are read. A
-// few files stay open, the others are opened for each read; all keep the length they had at this
-// call.
+// Opens files as one row of tokens. Each file is text, taken as bytes (vocabulary 256), or tokens
+// in one of llm.c's formats: of GPT-2 (vocabulary 50257), or of 32 bits (`vocabulary`; 0: 128256,
+// that of Llama 3). They are told apart by their first bytes. Directories are not read. A file
+// named several times counts as often. Ids are checked when they are read. A few files stay open,
+// the others are opened for each read; all keep the length they had at this call.
 //
 // Errors: all name the file. kNotFound; kPermissionDenied; kInvalidArgument: no file, an empty one,
 //         a directory, pipe or device, a token file whose header contradicts its length or has an
 //         unknown version, another file of llm.c's, or text and token files mixed; kUnavailable:
 //         the disk fails, or no descriptor is left.
-// Source: karpathy/llm.c, dataloader.h (header of 256 int32: magic 20240520, version 1, count)
-absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokens(absl::Span<const std::string> paths);
+// Source: karpathy/llm.c, dataloader.h and dev/data/data_common.py
+absl::StatusOr<std::unique_ptr<TokenSource>> OpenTokens(absl::Span<const std::string> paths,
+                                                        int64_t vocabulary = 0);
 
 struct BatchOptions {
   uint64_t seed = 1;

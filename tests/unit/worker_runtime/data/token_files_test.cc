@@ -285,7 +285,8 @@ TEST_F(TokenFiles, WithMoreOrFewerTokensThanAnnouncedAreRefused) {
 
 TEST_F(TokenFiles, WithHalfATokenAtTheEndAreRefused) {
   EXPECT_THAT(OpeningOf(Write("a.bin", Gpt2File({1, 2}) + "x")),
-              StatusIs(StatusCode::kInvalidArgument, HasSubstr("5 bytes of GPT-2 tokens, an odd")));
+              StatusIs(StatusCode::kInvalidArgument,
+                       HasSubstr("5 bytes of GPT-2 tokens, of which each takes 2")));
 }
 
 TEST_F(TokenFiles, OfAnotherVersionAreRefused) {
@@ -293,10 +294,23 @@ TEST_F(TokenFiles, OfAnotherVersionAreRefused) {
               StatusIs(StatusCode::kInvalidArgument, HasSubstr("version 2")));
 }
 
-TEST_F(TokenFiles, OfLlama3AreRefusedByName) {
-  const std::string path = Write("a.bin", HeaderBytes({20240801, 7, 1}) + std::string(4, '\0'));
-  EXPECT_THAT(OpeningOf(path), StatusIs(StatusCode::kInvalidArgument,
-                                        AllOf(HasSubstr(path), HasSubstr("Llama 3 tokens"))));
+// Those of Llama 3, or of the model that a caller has.
+TEST_F(TokenFiles, OfThirtyTwoBitsHaveTheVocabularyOfAModel) {
+  const std::string path = Write(
+      "a.bin", HeaderBytes({20240801, 7, 3}) + std::string("\1\0\0\0\1\0\1\0\xff\xf4\1\0", 12));
+  const auto source = Open({path});
+  EXPECT_EQ(source->vocabulary(), 128256);
+  EXPECT_THAT(Read(*source, 0, 3), ElementsAre(1, 65537, 128255));
+  const auto narrower = OpenTokens(std::vector<std::string>{path}, 65537);
+  ASSERT_THAT(narrower, IsOk());
+  EXPECT_EQ((*narrower)->vocabulary(), 65537);
+  std::vector<int32_t> tokens(2);
+  EXPECT_THAT(
+      (*narrower)->Read(0, absl::MakeSpan(tokens)),
+      StatusIs(StatusCode::kInvalidArgument,
+               AllOf(HasSubstr(path), HasSubstr("token 1 is 65537, but ids end at 65536"))));
+  EXPECT_THAT(OpeningOf(Write("b.bin", HeaderBytes({20240801, 1, 1}) + std::string(4, '\0'))),
+              StatusIs(StatusCode::kInvalidArgument, HasSubstr("only version 7 (tokens of 32")));
 }
 
 TEST_F(TokenFiles, ThatHoldSomethingElseOfLlmCAreNotTakenForText) {
