@@ -1,8 +1,10 @@
-// What a training takes of the machine is what `muster plan` says before it runs; what an export
-// takes is little.
+// What a training takes of the machine is what `muster plan` says before it runs; what loads and
+// exports take beside it is little.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "tests/support/job_under_test.h"
 #include "tests/support/status_matchers.h"
 #include "worker_runtime/checkpoint/new_checkpoint.h"
+#include "worker_runtime/checkpoint/safetensors_header.h"
 #include "worker_runtime/checkpoint/slice_file.h"
 
 namespace muster::testing {
@@ -110,6 +113,71 @@ TEST_F(TrainingMemory, OfAnExportIsLittleHoweverLargeAnArrayIs) {
                     Out("large"), Out("whole")})
           .Wait(absl::Seconds(100));
   EXPECT_THAT(result, ExitsWith(0));
+}
+
+// A llama of `bytes()` whose weights are zeros, which its files hold as holes.
+struct LargeModel {
+  static constexpr int64_t kLayers = 40, kHidden = 512, kMlp = 2048, kVocabulary = 256;
+  static constexpr int64_t kBlock = 4 * kHidden * kHidden + 3 * kHidden * kMlp + 2 * kHidden;
+
+  static int64_t bytes() { return 4 * (kLayers * kBlock + (2 * kVocabulary + 1) * kHidden); }
+
+  static void Write(const std::string& directory) {
+    std::filesystem::create_directory(directory);
+    WriteFile(
+        directory + "/config.json",
+        absl::StrCat("{\"model_type\": \"llama\", \"hidden_size\": ", kHidden,
+                     ", \"num_hidden_layers\": ", kLayers,
+                     ", \"num_attention_heads\": 8, \"intermediate_size\": ", kMlp,
+                     ", \"vocab_size\": ", kVocabulary, ", \"max_position_embeddings\": 128}"));
+    std::vector<checkpoint::NamedArray> arrays;
+    const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {
+      int64_t count = 1;
+      for (const int64_t size : shape) count *= size;
+      arrays.push_back({name, shape, ConstBuffer(nullptr, count, DType::kF32)});
+    };
+    add("model.embed_tokens.weight", {kVocabulary, kHidden});
+    add("lm_head.weight", {kVocabulary, kHidden});
+    add("model.norm.weight", {kHidden});
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      const std::string block = absl::StrCat("model.layers.", layer, ".");
+      for (const char* norm : {"input_layernorm.weight", "post_attention_layernorm.weight"}) {
+        add(block + norm, {kHidden});
+      }
+      for (const char* matrix :
+           {"q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight"}) {
+        add(absl::StrCat(block, "self_attn.", matrix), {kHidden, kHidden});
+      }
+      add(block + "mlp.gate_proj.weight", {kMlp, kHidden});
+      add(block + "mlp.up_proj.weight", {kMlp, kHidden});
+      add(block + "mlp.down_proj.weight", {kHidden, kMlp});
+    }
+    const auto layout = checkpoint::PlanFile(arrays, {});
+    ASSERT_THAT(layout, IsOk());
+    const std::string path = directory + "/model.safetensors";
+    WriteFile(path, layout->prefix);
+    std::filesystem::resize_file(path, layout->prefix.size() + bytes());
+  }
+};
+
+// What each rank may take is less than the model: its share of the state, one buffer of 64 MiB, and
+// what a process of this program takes beside them.
+TEST_F(TrainingMemory, OfARankThatLoadsAModelIsItsShareAndABuffer) {
+  constexpr int kRanks = 8;
+  constexpr int64_t kShares = 3;  // values and two moments
+  constexpr int64_t kBuffer = 64 << 20, kBeside = 256 << 20;
+  LargeModel::Write(Out("model"));
+  const int64_t limit = kShares * LargeModel::bytes() / kRanks + kBuffer + kBeside;
+  ASSERT_LT(limit, LargeModel::bytes());
+  const SubprocessResult result =
+      Start({"run", absl::StrCat("--nproc_per_node=", kRanks), "--no_python", "/usr/bin/prlimit",
+             absl::StrCat("--data=", limit), MusterTrainBinary(), "--data",
+             absl::StrCat(kSourceDirectory, "/tests/data/prose.txt"), "--model", Out("model"),
+             "--plan=full-shard", "--context=16", "--batch_size=1", "--steps=0",
+             "--sample_tokens=0"})
+          .Wait(absl::Seconds(300));
+  EXPECT_THAT(result, ExitsWith(0));
+  EXPECT_THAT(result.out, ::testing::HasSubstr("nothing to train"));
 }
 
 }  // namespace

@@ -166,6 +166,16 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path) {
   return opened;
 }
 
+absl::StatusOr<Checkpoint> Checkpoint::OfFiles(const std::string& path, Manifest manifest) {
+  Checkpoint opened;
+  opened.path_ = path;
+  opened.directory_.reset(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (opened.directory_.get() < 0) return FileError(errno, absl::StrCat("cannot open ", path));
+  opened.manifest_ = std::move(manifest);
+  opened.files_.resize(opened.manifest_.files.size());
+  return opened;
+}
+
 absl::Status Checkpoint::CheckFiles() const {
   std::vector<std::string> missing;
   absl::Status cut_off;
@@ -272,6 +282,62 @@ absl::Status Checkpoint::ReadPiece(const Piece& piece, int64_t size, int64_t fir
   return absl::OkStatus();
 }
 
+struct Checkpoint::Rectangle {
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  int64_t first_column = 0;
+  int64_t columns = 0;
+};
+
+// Elements in the order of the rows, each of which the file has in a column's run.
+absl::Status Checkpoint::ReadTransposed(const SlicedArray& matrix, int64_t first, int64_t count,
+                                        char* out) const {
+  const int64_t width = matrix.shape[1];
+  while (count > 0) {
+    Rectangle next = {.first_row = first / width, .rows = 1, .first_column = first % width};
+    next.columns = std::min(width - next.first_column, count);
+    if (next.columns == width) next.rows = count / width;
+    MUSTER_RETURN_IF_ERROR(ReadColumns(matrix, next, out));
+    const int64_t done = next.rows * next.columns;
+    out += done * static_cast<int64_t>(SizeOf(matrix.dtype));
+    first += done;
+    count -= done;
+  }
+  return absl::OkStatus();
+}
+
+// Some columns at a time, which lie side by side in the file where all rows are wanted.
+absl::Status Checkpoint::ReadColumns(const SlicedArray& matrix, const Rectangle& wanted,
+                                     char* out) const {
+  const Piece& piece = matrix.pieces[0];
+  const int64_t size = static_cast<int64_t>(SizeOf(matrix.dtype));
+  const int64_t run = wanted.rows * size;
+  const int64_t at_once = std::clamp<int64_t>(kDigestBlockBytes / run, 1, wanted.columns);
+  MUSTER_ASSIGN_OR_RETURN(const int fd, FileAt(piece.file));
+  const std::string path = PathOf(piece.file);
+  std::string runs(static_cast<size_t>(at_once * run), '\0');
+  for (int64_t column = 0; column < wanted.columns; column += at_once) {
+    const int64_t columns = std::min(at_once, wanted.columns - column);
+    const auto place = [&](int64_t i) {
+      const int64_t element = (wanted.first_column + column + i) * matrix.shape[0];
+      return piece.offset + (element + wanted.first_row) * size;
+    };
+    if (wanted.rows == matrix.shape[0]) {
+      MUSTER_RETURN_IF_ERROR(ReadAt(fd, place(0), runs.data(), columns * run, path));
+    } else {
+      for (int64_t i = 0; i < columns; ++i) {
+        MUSTER_RETURN_IF_ERROR(ReadAt(fd, place(i), runs.data() + i * run, run, path));
+      }
+    }
+    for (int64_t row = 0; row < wanted.rows; ++row) {
+      char* to = out + (row * wanted.columns + column) * size;
+      const char* from = runs.data() + row * size;
+      for (int64_t i = 0; i < columns; ++i) std::memcpy(to + i * size, from + i * run, size);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Checkpoint::Read(const SlicedArrays& arrays, const std::string& name, int64_t first,
                               Buffer out) const {
   const auto found = arrays.find(name);
@@ -288,6 +354,7 @@ absl::Status Checkpoint::Read(const SlicedArrays& arrays, const std::string& nam
   }
   const int64_t size = static_cast<int64_t>(SizeOf(array.dtype));
   char* to = static_cast<char*>(out.data);
+  if (array.is_transposed) return ReadTransposed(array, first, out.count, to);
   int64_t begin = 0;  // of the piece
   for (const Piece& piece : array.pieces) {
     const int64_t from = std::max(first, begin);

@@ -24,10 +24,15 @@ class Checkpoint {
   //         is missing that it needs; kUnimplemented: it is of a newer format.
   static absl::StatusOr<Checkpoint> Open(const std::string& path);
 
+  // Files of another program in the directory `path`, as `manifest` describes them. Errors:
+  // FileError's.
+  static absl::StatusOr<Checkpoint> OfFiles(const std::string& path, Manifest manifest);
+
   const std::string& path() const { return path_; }
   const TrainingState& state() const { return manifest_.state; }
   const Manifest& manifest() const { return manifest_; }
-  // 64 hex digits, by which ranks see that they have opened the same one.
+  // 64 hex digits, by which ranks see that they have opened the same one; of another program's
+  // files none.
   const std::string& sha256() const { return sha256_; }
 
   // Whether its files are there with as many bytes as were written.
@@ -53,6 +58,10 @@ class Checkpoint {
   absl::Status ReadPiece(const Piece& piece, int64_t size, int64_t first, int64_t count, char* out,
                          const std::string& name) const;
   absl::Status ReadBlock(const Block& block, const std::string& name) const;
+  struct Rectangle;  // of a matrix
+  absl::Status ReadTransposed(const SlicedArray& matrix, int64_t first, int64_t count,
+                              char* out) const;
+  absl::Status ReadColumns(const SlicedArray& matrix, const Rectangle& wanted, char* out) const;
   std::string PathOf(int64_t file) const;
 
   std::string path_;

@@ -46,6 +46,9 @@ struct SlicedArray {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   std::vector<Piece> pieces;  // in the order of the elements, all of them
+  // A matrix whose only piece has its columns one after the other, as other programs write some;
+  // it has no digest.
+  bool is_transposed = false;
 
   int64_t num_elements() const;
 };

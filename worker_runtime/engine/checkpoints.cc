@@ -308,4 +308,29 @@ absl::StatusOr<Engine::Loaded> Checkpoints::LoadBase(const std::string& director
   return LoadedOf(std::move(found));
 }
 
+absl::Status Checkpoints::LoadModel(const ModelFiles& files) {
+  MUSTER_RETURN_IF_ERROR(alone_.Leave());
+  listeners_.Mark(Phase::kLoad);
+  CheckpointArrays arrays = {.model = BaseArrays(rig_.store)};
+  if (arrays.model.empty()) arrays.model = ModelArrays(rig_.store);
+  MUSTER_ASSIGN_OR_RETURN(const std::string id, FromRankZero(rig_.world, files.id()));
+  absl::Status fits = CheckHolds(arrays.model, files.opened().manifest().model, files.directory());
+  if (rig_.program.types.master == DType::kF64) {
+    fits = absl::UnimplementedError("parameters of f64 take no weights from files of models");
+  }
+  if (id != files.id()) {
+    fits = absl::InvalidArgumentError(
+        absl::StrCat(files.directory(), " is another model for this rank than for rank 0"));
+  }
+  MUSTER_RETURN_IF_ERROR(AllOrNone(rig_.world, fits));
+  const bool was_torn = progress_.is_torn;
+  progress_.is_torn = true;
+  const absl::Status own = ReadArrays(files.opened(), arrays, std::nullopt);
+  MUSTER_RETURN_IF_ERROR(device_);
+  MUSTER_RETURN_IF_ERROR(AllOrNone(rig_.world, own, absl::InfiniteDuration()));
+  progress_.is_torn = was_torn;
+  listeners_.Mark(Phase::kIdle);
+  return absl::OkStatus();
+}
+
 }  // namespace muster::engine

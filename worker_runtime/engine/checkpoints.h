@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "muster/checkpoint_fence.h"
 #include "muster/engine.h"
+#include "muster/model_files.h"
 #include "muster/tensor.h"
 #include "worker_runtime/checkpoint/checkpoint.h"
 #include "worker_runtime/checkpoint/manifest.h"
@@ -48,6 +49,7 @@ class Checkpoints {
                     const std::map<std::string, std::string>& metadata);
   absl::StatusOr<Engine::Loaded> Load(const std::string& directory);
   absl::StatusOr<Engine::Loaded> LoadBase(const std::string& directory);
+  absl::Status LoadModel(const ModelFiles& files);
 
  private:
   // A checkpoint that all ranks have read, and why newer ones were passed over, on rank 0.

@@ -203,6 +203,9 @@ absl::StatusOr<Engine::Loaded> Engine::Load(const std::string& directory) {
 absl::StatusOr<Engine::Loaded> Engine::LoadBase(const std::string& directory) {
   return state_->checkpoints.LoadBase(directory);
 }
+absl::Status Engine::LoadModel(const ModelFiles& files) {
+  return state_->checkpoints.LoadModel(files);
+}
 absl::StatusOr<EngineSnapshot> Engine::TakeSnapshot() {
   MUSTER_ASSIGN_OR_RETURN(auto copy, state_->keeper.Copy());
   return EngineSnapshot(std::move(copy));

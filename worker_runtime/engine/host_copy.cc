@@ -12,6 +12,11 @@ namespace {
 constexpr int64_t kElementsAtOnce = 1 << 22;
 
 void Cast(const Tensor& from, const Tensor& to) {
+  if (from.dtype() != to.dtype() && SizeOf(from.dtype()) == 2 && SizeOf(to.dtype()) == 2) {
+    const Tensor wide = TensorPool().Allocate(DType::kF32, from.shape());
+    Cast(from, wide);
+    return Cast(wide, to);
+  }
   Queue host(Device::Cpu());
   host.device().operations(from.dtype()).cast(host, from, to);
 }

@@ -141,4 +141,15 @@ absl::Status CheckIsBase(const ParameterStore& store, DType dtype, const ArrayTa
   return CheckHasAll(store, model, name);
 }
 
+absl::Status CheckHolds(const std::vector<StateArray>& arrays, const ArrayTable& model,
+                        const std::string& name) {
+  for (const StateArray& array : arrays) {
+    const auto found = model.find(array.name);
+    if (found == model.end()) return OtherModel(name, "it has no ", array.name);
+    MUSTER_RETURN_IF_ERROR(CheckArray(name, array.name, found->second, *array.parameter,
+                                      found->second.dtype, /*is_file=*/true));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace muster::engine

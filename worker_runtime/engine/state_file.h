@@ -71,4 +71,10 @@ absl::Status CheckSameModel(const ParameterStore& store, DType dtype, const Upda
 absl::Status CheckIsBase(const ParameterStore& store, DType dtype, const ArrayTable& model,
                          const std::string& name);
 
+// Whether `model` holds these arrays in their shapes, of any float type. `name`: of it, for people.
+//
+// Errors: kInvalidArgument: names the first that differs.
+absl::Status CheckHolds(const std::vector<StateArray>& arrays, const ArrayTable& model,
+                        const std::string& name);
+
 }  // namespace muster::engine

@@ -156,7 +156,7 @@ Decoder::Decoder(const DecoderConfig& config, ParameterStore& store,
     : config_(config),
       embedding_((store.BeginUnit("embedding"), Scope(store)),
                  {.vocabulary = config.vocabulary,
-                  .context = config.parts.rotary.has_value() ? 0 : config.context,
+                  .context = config.parts.rotary.has_value() ? 0 : config.num_positions(),
                   .width = config.hidden_size,
                   .initial_std = kInitialStd}) {
   for (int layer = 0; layer < config.layers; ++layer) {
@@ -192,8 +192,7 @@ Activation Decoder::Forward(Tape& tape, const TokenBatch& batch) const {
 
 Activation Decoder::Embed(Tape& tape, const TokenBatch& batch, int64_t first_position) const {
   const int64_t tokens = first_position + batch.sequence;
-  // The table of learned positions says so of itself.
-  if (config_.parts.rotary.has_value() && tokens > config_.context) {
+  if (tokens > config_.context) {
     return tape.Refuse(absl::StrCat("embedding: a sequence of ", tokens,
                                     " tokens is longer than the context of ", config_.context));
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@
 #include "worker_runtime/options/config_reading.h"
 #include "worker_runtime/options/deepspeed_config.h"
 #include "worker_runtime/options/instructlab_config.h"
+#include "worker_runtime/options/model_config.h"
 #include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/schedules/generators.h"
 
@@ -45,6 +47,8 @@ int64_t HiddenSizeOf(const CommandLine& line, const PlanOptions& defaults) {
   if (const Given* const given = line.Find("model")) {
     const absl::StatusOr<DecoderConfig> known = FindKnownModel(given->text());
     if (known.ok()) return known->hidden_size;
+    const auto read = ReadModelConfig("config.json", given->text());
+    if (read.ok()) return read->decoder.hidden_size;
   }
   return defaults.model.hidden_size;
 }
@@ -56,6 +60,7 @@ class Adding {
       : grammar_(grammar), defaults_(defaults), view_(view), line_(line) {}
 
   absl::StatusOr<ConfigReport> Run() {
+    MUSTER_RETURN_IF_ERROR(ReadModel());
     MUSTER_RETURN_IF_ERROR(ReadFiles());
     MUSTER_RETURN_IF_ERROR(ReadSchedule());
     for (const auto& [name, given] : line_.values) report_.sources[name] = given.source;
@@ -74,10 +79,28 @@ class Adding {
         report_.without_effect.push_back(std::move(text));
       }
     }
+    MUSTER_RETURN_IF_ERROR(ReadModel());  // a file may name it
     return std::move(report_);
   }
 
  private:
+  // The directory is in place of a name that is not known. Written without what lies before it, so
+  // that the text is seen to be no name.
+  absl::Status ReadModel() {
+    const auto given = line_.values.find("model");
+    if (given == line_.values.end() || !report_.model_directory.empty()) return absl::OkStatus();
+    if (FindKnownModel(given->second.text()).ok()) return absl::OkStatus();
+    const std::string directory = Expanded(given->second.text(), view_.home);
+    const std::string path = absl::StrCat(directory, "/config.json");
+    const absl::StatusOr<std::string> text =
+        view_.read_file ? view_.read_file(path) : absl::NotFoundError("there are no files");
+    if (!text.ok()) return absl::OkStatus();  // the option's own words
+    MUSTER_RETURN_IF_ERROR(ReadModelConfig(path, *text).status());
+    given->second.texts = {std::string(absl::StripAsciiWhitespace(*text))};
+    report_.model_directory = directory;
+    return absl::OkStatus();
+  }
+
   absl::Status ReadFiles() {
     const Given* named = nullptr;
     for (const char* option : {"deepspeed", "accelerate", "ilab"}) {

@@ -1,7 +1,8 @@
 // --deepspeed, --accelerate and --ilab: what a file says, put among the values of a command line.
 // The command line is stronger than a file, and a file stronger than one that it names.
 //
-// --stage_schedule: a file's schedule, put in place of its path.
+// --stage_schedule: a file's schedule, put in place of its path. --model: the text of config.json,
+// put in place of its directory.
 //
 // Threads: pure.
 #pragma once
@@ -33,6 +34,7 @@ struct ConfigReport {
   // The origin of an option's value, by the option's name: "ds.json:12: zero_optimization.stage",
   // "--lr", "WORLD_SIZE". Options that are missing have their default.
   std::map<std::string, std::string> sources;
+  std::string model_directory;  // that --model names; empty: none
 };
 
 // The rows --deepspeed, --accelerate, --ilab and --config_compat.

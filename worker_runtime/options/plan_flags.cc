@@ -14,6 +14,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/command_line/values.h"
 #include "worker_runtime/options/config_files.h"
+#include "worker_runtime/options/model_config.h"
 #include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/plan_text.h"
 #include "worker_runtime/plan/schedules/generators.h"
@@ -471,15 +472,35 @@ std::vector<Option> MemoryRows(Plan& plan) {
   };
 }
 
+// The context of a model that was made for more, where nothing else is said.
+constexpr int64_t kContextOfFiles = 1024;
+
+// `text`: a name, or config.json, which AddConfigFiles puts in the place of its directory.
+absl::StatusOr<DecoderConfig> FindModel(const std::string& text) {
+  if (!absl::StartsWith(text, "{")) {
+    absl::StatusOr<DecoderConfig> known = FindKnownModel(text);
+    if (known.ok()) return known;
+    return absl::InvalidArgumentError(
+        absl::StrCat(known.status().message(), "; or the directory of one, with its config.json"));
+  }
+  MUSTER_ASSIGN_OR_RETURN(const ModelConfig read, ReadModelConfig("config.json", text));
+  DecoderConfig model = read.decoder;
+  model.context = std::min(model.context, kContextOfFiles);
+  return model;
+}
+
 std::vector<Option> ModelRows(DecoderConfig& model) {
   return {
       {.name = "model",
        .value_name = "NAME",
-       .help = absl::StrCat("sizes and parts of a known model: ",
-                            absl::StrJoin(KnownModelNames(), ", ")),
+       .help = absl::StrCat(
+           "sizes and parts of a known model: ", absl::StrJoin(KnownModelNames(), ", "),
+           "; or the directory of one as transformers saves it, of which "
+           "muster-train takes the weights, too (context: at most ",
+           kContextOfFiles, ")"),
        .read =
            [&model](const std::string& text) {
-             absl::StatusOr<DecoderConfig> known = FindKnownModel(text);
+             absl::StatusOr<DecoderConfig> known = FindModel(text);
              if (known.ok()) model = *std::move(known);
              return known.status();
            }},

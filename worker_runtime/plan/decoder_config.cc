@@ -96,7 +96,7 @@ struct Counts {
   Count table() const { return static_cast<Count>(config.vocabulary) * hidden(); }
   Count positions() const {
     return config.parts.rotary.has_value() ? Count{0}
-                                           : static_cast<Count>(config.context) * hidden();
+                                           : static_cast<Count>(config.num_positions()) * hidden();
   }
   Count norm() const { return config.parts.norm == NormKind::kLayer ? 2 * hidden() : hidden(); }
   Count block() const {
@@ -163,6 +163,11 @@ absl::Status DecoderConfig::Validate() const {
   MUSTER_RETURN_IF_ERROR(CheckOptional("mlp_size", mlp_size));
   MUSTER_RETURN_IF_ERROR(CheckHeads(*this));
   if (parts.rotary.has_value()) MUSTER_RETURN_IF_ERROR(CheckRotary(*parts.rotary, context));
+  if (context > num_positions()) {
+    return FieldError("context",
+                      absl::StrCat(" must be at most ", parts.positions,
+                                   ", the positions that the model has learned, not ", context));
+  }
   return CheckTotal(*this);
 }
 

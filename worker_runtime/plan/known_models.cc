@@ -67,7 +67,7 @@ constexpr DecoderConfig Qwen25(const Sizes& sizes, bool tied) {
 
 constexpr DecoderConfig Qwen3(const Sizes& sizes, bool tied) {
   DecoderConfig config = Llama(sizes, 1e6);
-  config.head_size = 128;
+  if (sizes.heads * 128 != sizes.hidden_size) config.head_size = 128;
   config.parts.norm_epsilon = 1e-6;
   config.parts.head_norms = true;
   config.parts.tied = tied;
@@ -119,6 +119,7 @@ std::string NameOf(const DecoderConfig& model) {
     DecoderConfig same = known.config;
     same.context = model.context;
     same.vocabulary = model.vocabulary;
+    same.parts.positions = model.parts.positions;
     if (same == model) return known.name;
   }
   const DecoderConfig sizes = {.layers = model.layers,

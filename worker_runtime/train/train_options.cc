@@ -38,7 +38,9 @@ constexpr char kUsage[] =
     "usage: muster-train [options]\n"
     "       muster run --nproc_per_node=N muster-train [options]\n"
     "\n"
-    "Trains a GPT on texts, byte by byte, or on files of GPT-2 tokens (llm.c's format).\n"
+    "Trains a GPT, or a model that you have, on texts, byte by byte, or on files of tokens "
+    "(llm.c's\n"
+    "formats).\n"
     "Options are spelled with _ or -.\n";
 
 constexpr char kFooter[] =
@@ -205,6 +207,12 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   command.without_effect = std::move(report.without_effect);
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   options.line = line;
+  options.model = std::move(report.model_directory);
+  if (!options.model.empty() && !options.base.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--base=", options.base, " and --model=", options.model,
+                     " both name the model beneath the adapters; give one"));
+  }
   for (const auto& [name, value] :
        {std::pair("save_every", options.saving.every), std::pair("keep", options.saving.keep)}) {
     if (value == 0 || !options.saving.directory.empty()) continue;

@@ -36,6 +36,10 @@ struct TrainOptions {
   // empty yet, so that one command line serves the first start and every restart.
   std::string resume;
 
+  // The directory of transformers' files whose weights training begins with (--model); empty: they
+  // are drawn from the seed.
+  std::string model;
+
   // A checkpoint of the model beneath adapters (--lora), or a directory of them; empty: that model
   // is drawn from the seed. What is saved and resumed are the adapters alone.
   std::string base;

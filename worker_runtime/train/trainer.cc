@@ -32,8 +32,9 @@
 namespace muster::train {
 namespace {
 
-// GPT-2's end-of-text token, after which a text begins.
+// GPT-2's last token, which ends a text, and after which one begins.
 constexpr int32_t kGpt2TextStart = 50256;
+constexpr int64_t kGpt2Vocabulary = kGpt2TextStart + 1;
 
 // What the shapes of a model do not show, in the metadata of its checkpoint.
 constexpr char kParts[] = "parts";
@@ -45,10 +46,17 @@ constexpr char kBase[] = "base";
 constexpr int kLastSaveAttempts = 600;
 constexpr absl::Duration kBetweenLastSaves = absl::Seconds(1);
 
-// What the sample continues.
-std::vector<int32_t> PromptOf(const TrainOptions& options, int64_t vocabulary) {
-  if (vocabulary > kByteVocabulary) return {kGpt2TextStart};
+// What the sample continues: of tokens that are no bytes GPT-2's beginning of a text, or what the
+// data begin with.
+absl::StatusOr<std::vector<int32_t>> PromptOf(const TrainOptions& options,
+                                              const TokenSource& data) {
   std::vector<int32_t> prompt;
+  if (data.vocabulary() == kGpt2Vocabulary) return std::vector<int32_t>{kGpt2TextStart};
+  if (data.vocabulary() > kByteVocabulary) {
+    prompt.resize(1);
+    MUSTER_RETURN_IF_ERROR(data.Read(0, absl::MakeSpan(prompt)));
+    return prompt;
+  }
   for (const unsigned char byte : options.prompt.value_or("\n")) prompt.push_back(byte);
   return prompt;
 }
@@ -67,7 +75,7 @@ absl::Status CheckPrompt(const TrainOptions& options, int64_t vocabulary) {
   }
   if (vocabulary <= kByteVocabulary) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "--prompt is text, but the data are GPT-2 token ids, and there is no tokenizer here; leave "
+      "--prompt is text, but the data are token ids, and there is no tokenizer here; leave "
       "it out");
 }
 
@@ -116,7 +124,6 @@ class TracedSteps {
 Trainer::Trainer(Runtime& runtime, TrainOptions options, TrainingSoFar so_far)
     : runtime_(runtime),
       options_(std::move(options)),
-      config_(options_.plan.model),
       console_(runtime.rank() == 0 && !options_.print.quiet),
       so_far_(std::move(so_far)) {
   options_.plan.plan = CompletePlan(options_.plan.plan, runtime.local_size());
@@ -175,16 +182,19 @@ absl::Status Trainer::CheckAlone() {
     MUSTER_ASSIGN_OR_RETURN(options_.data, DefaultTexts());
   }
   if (so_far_.data.tokens == nullptr) {
-    MUSTER_ASSIGN_OR_RETURN(so_far_.data, TrainingData::Open(options_.data));
+    MUSTER_ASSIGN_OR_RETURN(
+        so_far_.data,
+        TrainingData::Open(options_.data, options_.model.empty() ? 0 : config().vocabulary));
   }
-  config_.vocabulary = so_far_.data.tokens->vocabulary();
-  MUSTER_RETURN_IF_ERROR(config_.Validate());
+  options_.plan.model.vocabulary = so_far_.data.tokens->vocabulary();
+  if (!options_.model.empty()) MUSTER_RETURN_IF_ERROR(OpenModelFiles());
+  MUSTER_RETURN_IF_ERROR(config().Validate());
   MUSTER_RETURN_IF_ERROR(options_.plan.plan.Validate());
-  MUSTER_RETURN_IF_ERROR(CheckPrompt(options_, config_.vocabulary));
+  MUSTER_RETURN_IF_ERROR(CheckPrompt(options_, config().vocabulary));
   const bool on_host = so_far_.device == nullptr;
   if (on_host && options_.plan.plan.optimizer.placement == Placement::kReplicate) {
     MUSTER_RETURN_IF_ERROR(
-        CheckFitsMachine(config_, options_.plan.dtype, runtime_.local_size(), MachineBytes()));
+        CheckFitsMachine(config(), options_.plan.dtype, runtime_.local_size(), MachineBytes()));
   }
   // What the engine will read, before it is there.
   MUSTER_RETURN_IF_ERROR(
@@ -192,9 +202,33 @@ absl::Status Trainer::CheckAlone() {
                                                  .size = replicas,
                                                  .accumulation = options_.plan.plan.accumulation,
                                                  .batch = options_.plan.batch_size,
-                                                 .sequence = config_.context})
+                                                 .sequence = config().context})
           .status());
   return absl::OkStatus();
+}
+
+absl::Status Trainer::OpenModelFiles() {
+  MUSTER_ASSIGN_OR_RETURN(files_, ModelFiles::Open(options_.model));
+  const std::string name = absl::StrCat("--model=", options_.model);
+  const int64_t of_data = config().vocabulary;
+  options_.plan.model.vocabulary = files_->config().vocabulary;
+  DecoderConfig theirs = files_->config();
+  theirs.context = config().context;
+  if (config() != theirs) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name,
+        " says of itself how large it is; leave out --num_layers, --num_heads, --kv_heads, "
+        "--head_size, --hidden_size and --mlp_size"));
+  }
+  // Its tokens are those of its own tokenizer, of which the number of different ones tells.
+  const bool is_gpt2 = files_->type() == "gpt2" && of_data > kByteVocabulary;
+  if (is_gpt2 ? of_data <= config().vocabulary : of_data == config().vocabulary) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--data holds ", so_far_.data.tokens->Describe(), ", of ", of_data,
+                   " different tokens, and ", name, " was trained on ", config().vocabulary,
+                   ": give files of tokens that its tokenizer has made"));
 }
 
 // Each worker counts all that is free on its GPU: it cannot know who shares it.
@@ -228,7 +262,7 @@ absl::StatusOr<std::string> Trainer::MeasureOwnUnits() {
   MUSTER_RETURN_IF_ERROR(BuildModel());
   MUSTER_ASSIGN_OR_RETURN(const std::vector<UnitCost> costs,
                           MeasureUnitCosts(*store_, options_.plan.plan, model_->Units(),
-                                           options_.plan.batch_size, config_.context));
+                                           options_.plan.batch_size, config().context));
   return ToString(costs);
 }
 
@@ -241,7 +275,6 @@ absl::Status Trainer::FitMemory() {
                                   .ranks_of_node = runtime_.local_size(),
                                   .device = so_far_.device.get()};
   plan::PlanOptions limited = options_.plan;
-  limited.model = config_;
   limited.plan.memory_bytes_max = std::min(least[0], GatherPlan::kNoLimit);
   MUSTER_ASSIGN_OR_RETURN(const plan::PlanPageInput job, advice::PlanJob(limited, shape));
   MUSTER_RETURN_IF_ERROR(advice::CheckOffload(job));
@@ -277,7 +310,7 @@ absl::Status Trainer::BuildTogether() {
 absl::Status Trainer::BuildModel() {
   store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
   store_->PlaceOn(so_far_.device.get());
-  MUSTER_ASSIGN_OR_RETURN(model_, Decoder::Create(config_, *store_, options_.plan.adapters));
+  MUSTER_ASSIGN_OR_RETURN(model_, Decoder::Create(config(), *store_, options_.plan.adapters));
   if (options_.plan.adapters.rank == 0) return absl::OkStatus();
   for (const auto& parameter : store_->parameters()) {
     if (parameter->frozen()) parameter->KeepElsewhere();
@@ -293,6 +326,10 @@ void Trainer::PrintPassedOver(const Engine::Loaded& loaded) const {
 }
 
 absl::Status Trainer::LoadBase() {
+  if (files_.has_value()) {
+    base_ = absl::StrCat("SHA-256 ", files_->id());
+    return engine_->LoadModel(*files_);
+  }
   if (options_.base.empty()) {
     base_ = absl::StrCat("drawn from seed ", options_.plan.plan.seed);
     return absl::OkStatus();
@@ -317,7 +354,13 @@ absl::Status Trainer::TakeUpState() {
           so_far_.no_state.empty() ? std::string(restored.status().message()) : so_far_.no_state;
     }
   }
-  if (!restored_.has_value() && !options_.resume.empty()) MUSTER_RETURN_IF_ERROR(Resume());
+  bool has_state = restored_.has_value();
+  if (!has_state && !options_.resume.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(has_state, Resume());
+  }
+  if (!has_state && files_.has_value() && options_.plan.adapters.rank == 0) {
+    MUSTER_RETURN_IF_ERROR(engine_->LoadModel(*files_));
+  }
   holds_state_ = true;
   so_far_.state = EngineSnapshot();
   so_far_.GoOnAfter(engine_->step());
@@ -364,11 +407,11 @@ absl::Status Trainer::CheckOptionsAgree() {
                             "\nSHA-256 of --data=", so_far_.data.sha256));
 }
 
-absl::Status Trainer::Resume() {
+absl::StatusOr<bool> Trainer::Resume() {
   const absl::StatusOr<Engine::Loaded> loaded = engine_->Load(options_.resume);
   if (absl::IsNotFound(loaded.status()) && options_.resume == options_.saving.directory) {
     resumed_ = absl::StrCat(options_.resume, " holds no checkpoint yet: training begins");
-    return absl::OkStatus();
+    return false;
   }
   MUSTER_RETURN_IF_ERROR(loaded.status());
   PrintPassedOver(*loaded);
@@ -382,24 +425,24 @@ absl::Status Trainer::Resume() {
   const std::string changes = DescribeChanges(saved, now);
   resumed_ = absl::StrCat(options_.resume, ", after step ", engine_->step(),
                           changes.empty() ? "" : "; settings that differ: ", changes);
-  return absl::OkStatus();
+  return true;
 }
 
 // The metadata of a checkpoint.
 std::map<std::string, std::string> Trainer::Metadata() const {
   std::map<std::string, std::string> metadata = {
       {"program", "muster-train"},
-      {"layers", absl::StrCat(config_.layers)},
-      {"heads", absl::StrCat(config_.heads)},
-      {"width", absl::StrCat(config_.hidden_size)},
-      {"context", absl::StrCat(config_.context)},
-      {"vocabulary", absl::StrCat(config_.vocabulary)},
+      {"layers", absl::StrCat(config().layers)},
+      {"heads", absl::StrCat(config().heads)},
+      {"width", absl::StrCat(config().hidden_size)},
+      {"context", absl::StrCat(config().context)},
+      {"vocabulary", absl::StrCat(config().vocabulary)},
       {"batch_size", absl::StrCat(options_.plan.batch_size)},
       {"micro_batches",
        absl::StrCat(world_->size() / engine_->plan().stages * engine_->plan().accumulation)},
       {"dtype", std::string(ToString(options_.plan.dtype))},
       {"data", so_far_.data.tokens->Describe()}};
-  const std::string parts = plan::DescribeParts(config_);
+  const std::string parts = plan::DescribeParts(config());
   if (!parts.empty()) metadata[kParts] = parts;
   if (!so_far_.data.sha256.empty()) metadata["data_sha256"] = so_far_.data.sha256;
   if (!base_.empty()) metadata[kBase] = base_;
@@ -419,7 +462,7 @@ absl::Status Trainer::CheckResumedModel(const std::string& directory,
                                                    " is a checkpoint of another model: ", what,
                                                    " is ", there, " there and ", here, " here"));
   };
-  const std::string heads = absl::StrCat(config_.heads), parts = plan::DescribeParts(config_);
+  const std::string heads = absl::StrCat(config().heads), parts = plan::DescribeParts(config());
   if (found->second != heads) return refuse("heads", found->second, heads);
   const auto others = metadata.find(kParts);
   const std::string there = others == metadata.end() ? "" : others->second;
@@ -446,7 +489,17 @@ std::string Trainer::DescribeAdapters() const {
   return absl::StrCat("rank ", adapters.rank, " beside ", adapters.beside, ": ",
                       ShortCount(learned), " parameters in ",
                       ToString(options_.plan.adapters_dtype()), " learn; the model beneath is ",
-                      options_.base.empty() ? base_ : options_.base);
+                      files_.has_value()      ? options_.model
+                      : options_.base.empty() ? base_
+                                              : options_.base);
+}
+
+// "Llama-3.2-1B, a llama of 2.5 GB"; empty where a checkpoint has them, or other lines tell.
+std::string Trainer::DescribeWeights() const {
+  const bool are_taken = files_.has_value() && engine_->step() == 0;
+  if (!are_taken || options_.plan.adapters.rank > 0) return "";
+  return absl::StrCat(options_.model, ", a ", files_->type(), " of ",
+                      ShortBytes(files_->num_bytes()));
 }
 
 void Trainer::PrintStart() const {
@@ -460,7 +513,7 @@ void Trainer::PrintStart() const {
                        .resume = options_.resume}));
   }
   console_.Print(
-      DescribeStart({.model = config_,
+      DescribeStart({.model = config(),
                      .plan = engine_->plan(),
                      .dtype = options_.plan.dtype,
                      .size = runtime_.size(),
@@ -471,6 +524,7 @@ void Trainer::PrintStart() const {
                      .device_notes = so_far_.device == nullptr ? "" : so_far_.device->notes(),
                      .backend = options_.backend,
                      .exchange_notes = world_->notes(),
+                     .weights = DescribeWeights(),
                      .adapters = DescribeAdapters(),
                      .not_proven = engine_->not_proven(),
                      .resumed = resumed_}));
@@ -511,7 +565,7 @@ absl::StatusOr<std::optional<Trainer::EarlyEnd>> Trainer::TrainAllSteps(const St
       {.first_step = engine_->step(),
        .total_steps = options_.plan.steps,
        .log_every = options_.print.log_every,
-       .tokens_peak = so_far_.operations_peak * runtime_.size() / OperationsPerToken(config_)},
+       .tokens_peak = so_far_.operations_peak * runtime_.size() / OperationsPerToken(config())},
       start);
   TracedSteps traced(*engine_, options_, runtime_);
   std::optional<EarlyEnd> early = AskForStop();
@@ -648,14 +702,15 @@ int64_t Trainer::BytesSentPerStep() const {
 absl::Status Trainer::PrintSample() {
   if (options_.print.quiet || options_.sample_tokens == 0) return absl::OkStatus();
   if (!console_.speaks() && !needs_others()) return absl::OkStatus();
-  const std::vector<int32_t> prompt = PromptOf(options_, config_.vocabulary);
+  MUSTER_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt,
+                          PromptOf(options_, *so_far_.data.tokens));
   MUSTER_ASSIGN_OR_RETURN(
       const std::vector<int32_t> tokens,
       Generate(*model_, engine_->pool(), prompt,
                {.num_tokens = options_.sample_tokens, .seed = options_.plan.plan.seed}));
   MUSTER_RETURN_IF_ERROR(engine_->EndUse());
   std::string text = PrintableIds(tokens);
-  if (config_.vocabulary <= kByteVocabulary) {
+  if (config().vocabulary <= kByteVocabulary) {
     std::vector<int32_t> whole = options_.prompt.has_value() ? prompt : std::vector<int32_t>();
     whole.insert(whole.end(), tokens.begin(), tokens.end());
     text = PrintableText(whole);

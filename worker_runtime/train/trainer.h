@@ -13,6 +13,7 @@
 #include "muster/data.h"
 #include "muster/decoder.h"
 #include "muster/engine.h"
+#include "muster/model_files.h"
 #include "muster/runtime.h"
 #include "proto/base/mono_time.h"
 #include "worker_runtime/train/console.h"
@@ -62,17 +63,22 @@ class Trainer {
   // What this rank may take.
   int64_t OwnMemoryBytes() const;
   Engine::BatchSize BatchSize() const {
-    return {.batch = options_.plan.batch_size, .sequence = config_.context};
+    return {.batch = options_.plan.batch_size, .sequence = config().context};
   }
+  // Its vocabulary is known once the data are.
+  const DecoderConfig& config() const { return options_.plan.model; }
   absl::StatusOr<std::unique_ptr<Communicator>> MakeWorld();
   absl::Status BuildTogether();
-  // The model, whose parameters beneath adapters come from --base.
+  // Opens --model, if it is a directory, and checks what is asked for beside it.
+  absl::Status OpenModelFiles();
+  // The model, whose parameters beneath adapters come from --base or --model.
   absl::Status BuildModel();
   absl::Status LoadBase();
   void PrintPassedOver(const Engine::Loaded& loaded) const;
   absl::Status TakeUpState();
   absl::Status CheckOptionsAgree();
-  absl::Status Resume();
+  // Whether there was a checkpoint.
+  absl::StatusOr<bool> Resume();
   absl::Status CheckSaveDirectory();
   absl::Status StartReading();
   // Ends all that other ranks may wait for this one in.
@@ -83,6 +89,7 @@ class Trainer {
   absl::Status CheckResumedBase(const std::map<std::string, std::string>& metadata) const;
   void PrintStart() const;
   std::string DescribeAdapters() const;
+  std::string DescribeWeights() const;
 
   bool needs_others() const;
 
@@ -113,12 +120,13 @@ class Trainer {
   // Constant after construction.
   Runtime& runtime_;
   TrainOptions options_;  // --backend is what it has become, once there is a world
-  DecoderConfig config_;
   const Console console_;
   std::string resumed_;   // where from, for people
   std::string no_state_;  // why from no state of the ranks'
   std::string base_;      // which model lies beneath adapters: its arrays' SHA-256, or its seed
   std::optional<Engine::Restored> restored_;
+
+  std::optional<ModelFiles> files_;  // of --model
 
   // Each uses those above it.
   TrainingSoFar so_far_;

@@ -4,9 +4,10 @@
 
 namespace muster::train {
 
-absl::StatusOr<TrainingData> TrainingData::Open(const std::vector<std::string>& paths) {
+absl::StatusOr<TrainingData> TrainingData::Open(const std::vector<std::string>& paths,
+                                                int64_t vocabulary) {
   TrainingData data;
-  MUSTER_ASSIGN_OR_RETURN(data.tokens, OpenTokens(paths));
+  MUSTER_ASSIGN_OR_RETURN(data.tokens, OpenTokens(paths, vocabulary));
   // A token that is none of the vocabulary ends the training only where it is read.
   data.sha256 = TokenDigest(*data.tokens).value_or("");
   return data;

@@ -14,8 +14,9 @@ struct TrainingData {
   std::unique_ptr<TokenSource> tokens;  // null: not opened yet
   std::string sha256;                   // TokenDigest; empty where what it reads is damaged
 
-  // Errors: OpenTokens'.
-  static absl::StatusOr<TrainingData> Open(const std::vector<std::string>& paths);
+  // `vocabulary` and errors: OpenTokens'.
+  static absl::StatusOr<TrainingData> Open(const std::vector<std::string>& paths,
+                                           int64_t vocabulary);
 };
 
 }  // namespace muster::train

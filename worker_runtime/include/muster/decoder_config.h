@@ -33,6 +33,7 @@ struct DecoderConfig {
   int64_t key_heads() const { return kv_heads == 0 ? heads : kv_heads; }
   int64_t head_width() const { return head_size == 0 ? hidden_size / heads : head_size; }
   int64_t mlp_width() const { return mlp_size == 0 ? 4 * hidden_size : mlp_size; }
+  int64_t num_positions() const { return parts.positions == 0 ? context : parts.positions; }
   // Numbers of a token's queries, and of its queries, keys and values.
   int64_t query_width() const { return heads * head_width(); }
   int64_t qkv_width() const { return (heads + 2 * key_heads()) * head_width(); }

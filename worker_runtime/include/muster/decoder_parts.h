@@ -61,6 +61,7 @@ struct DecoderParts {
   NormKind norm = NormKind::kLayer;
   double norm_epsilon = 1e-5;
   std::optional<RotaryPositions> rotary = {};  // nothing: a table of learned positions
+  int64_t positions = 0;                       // rows of that table; 0: as many as the context
   Nonlinearity mlp = Nonlinearity::kGelu;
   Biases biases = Biases::kAll;
   bool head_norms = false;  // RMS norms of each head of queries and keys

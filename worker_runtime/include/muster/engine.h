@@ -39,6 +39,7 @@
 #include "muster/data.h"
 #include "muster/device.h"
 #include "muster/layers.h"
+#include "muster/model_files.h"
 #include "muster/parameter.h"
 #include "muster/pipeline.h"
 #include "muster/plan.h"
@@ -356,6 +357,15 @@ class Engine {
   //
   // Errors: Load's.
   absl::StatusOr<Loaded> LoadBase(const std::string& directory);
+
+  // Fills the parameters with the weights of transformers' files: those that are kept elsewhere, if
+  // there are any, else all. Before Load and Restore. A rank reads what it holds, with at most
+  // 64 MiB of memory beside its state; all ranks call it, each with its own copy or the same.
+  //
+  // Errors: kInvalidArgument: `files` are of another model (names the first array), or another
+  //         rank's are others; the file system's and the communicator's; on all ranks alike. Once
+  //         an array has been read, an error leaves the state of no step, as Load's.
+  absl::Status LoadModel(const ModelFiles& files);
 
   // This rank's part of the state after its last complete step, also when a step has failed since,
   // as by a peer's loss. It asks no other rank; communicators may have come to their end.

@@ -76,7 +76,7 @@ class Parameter {
   bool frozen() const { return frozen_; }
 
   // Its value is that of another file: an engine's checkpoints and snapshots leave it out, and
-  // Engine::LoadBase fills it. Of a frozen one, before an engine is made.
+  // Engine::LoadBase or LoadModel fills it. Of a frozen one, before an engine is made.
   void KeepElsewhere() { kept_elsewhere_ = true; }
   bool kept_elsewhere() const { return kept_elsewhere_; }
 

@@ -22,6 +22,7 @@ namespace muster {
 struct PlanArguments {
   Plan plan;
   DecoderConfig model;       // that --num_layers and its neighbours describe
+  std::string model_files;   // the directory that --model names, for ModelFiles::Open; empty: none
   DecoderAdapters adapters;  // of --lora
   DType dtype = DType::kF32;
   std::string device = "cpu";  // or "cuda"

@@ -410,9 +410,8 @@ TEST(Engine, SaysWhichShapeDoesNotFitOnEveryRank) {
   });
   for (const auto& both : statuses) {
     for (const absl::Status& status : both) {
-      EXPECT_THAT(
-          status.message(),
-          HasSubstr("wpe.weight: a sequence of 32 tokens is longer than the context of 16"));
+      EXPECT_THAT(status.message(),
+                  HasSubstr("embedding: a sequence of 32 tokens is longer than the context of 16"));
     }
   }
 }

@@ -47,6 +47,39 @@ TEST(PlanFromArguments, TakesAKnownModelInSizesOfItsOwn) {
                        HasSubstr("kv_heads must divide the heads: 4 is not a multiple of 8")));
 }
 
+TEST(PlanFromArguments, TakesTheDirectoryOfAModelInPlaceOfAName) {
+  const testing::TemporaryDirectory directory;
+  const std::string flag = absl::StrCat("--model=", directory.path());
+  EXPECT_THAT(PlanFromArguments({flag}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("is not a known model; expected gpt2-124m"),
+                             HasSubstr("or the directory of one, with its config.json"))));
+  const std::string config =
+      R"({"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "vocab_size": 256,
+          "num_attention_heads": 4, "intermediate_size": 24, "max_position_embeddings": 4096})";
+  testing::WriteFile(directory.File("config.json"), "\n" + config);
+  const auto asked = PlanFromArguments({flag}, {});
+  ASSERT_THAT(asked, IsOk());
+  EXPECT_EQ(asked->model_files, directory.path());
+  EXPECT_EQ(asked->model.hidden_size, 16);
+  EXPECT_EQ(asked->model.context, 1024) << "more only if it is asked for";
+  EXPECT_EQ(PlanFromArguments({flag, "--context=4096"}, {})->model.context, 4096);
+  EXPECT_THAT(PlanFromArguments({flag, "--context=4097"}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 4096")));
+  EXPECT_EQ(PlanFromArguments({"--model=gpt2-124m"}, {})->model_files, "");
+
+  const std::string ilab = directory.File("ilab.yaml");
+  testing::WriteFile(ilab, absl::StrCat("train:\n  model:\n    base: ", directory.path(), "\n"));
+  const auto named = PlanFromArguments({absl::StrCat("--ilab=", ilab)}, {});
+  ASSERT_THAT(named, IsOk());
+  EXPECT_EQ(named->model_files, directory.path());
+
+  testing::WriteFile(directory.File("config.json"), "{\"model_type\": \"mamba\"}");
+  EXPECT_THAT(PlanFromArguments({flag}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr(directory.File("config.json") + ":1: model_type=mamba")));
+}
+
 TEST(PlanFromArguments, RefusesWhatCannotBeDoneAndNamesTheOption) {
   EXPECT_THAT(PlanFromArguments({"--device=cuda", "--offload_optimizer=cpu"}, {}),
               StatusIs(absl::StatusCode::kUnimplemented,

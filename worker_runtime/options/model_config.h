@@ -1,0 +1,25 @@
+// config.json of transformers: which decoder a directory of weights is of.
+//
+// Source:  transformers 5.24, configuration_{gpt2,llama,mistral,qwen2,qwen3,granite}.py.
+// Threads: pure.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "muster/decoder_config.h"
+
+namespace muster::plan {
+
+struct ModelConfig {
+  std::string type;       // "llama", as the file calls it
+  DecoderConfig decoder;  // its context is the longest that the model was made for
+};
+
+// Dropout, the dtype and what is for generating text change nothing here. `file`: for messages.
+//
+// Errors: kInvalidArgument with file, line and key: no such JSON, a model_type or a value that is
+//         not computed here, a key that is missing, or one that is not known and is set.
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& file, const std::string& text);
+
+}  // namespace muster::plan
