@@ -12,6 +12,7 @@ namespace muster::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -79,6 +80,34 @@ TEST_F(TrainModel, LiesBeneathAdaptersThatKnowIt) {
       Run(Job(1, adapters + Arguments{"--model", Out("other"), "--steps=4"}));
   EXPECT_THAT(refused, ExitsWith(2));
   EXPECT_THAT(refused.err, HasSubstr("holds adapters of another model"));
+}
+
+// A model that was trained from nothing, too.
+TEST_F(TrainModel, GoesOutAsTransformersLoadsItAndComesBack) {
+  const auto comes_back = [&](const std::string& name, const Arguments& model) {
+    const std::string saved = Out(name), exported = Out(name + "_exported");
+    const std::string hash =
+        HashOf(Job(2, model + Arguments{"--steps=2", "--plan=zero-3", "--save", saved}));
+    const SubprocessResult result = Run({"export", "--form=transformers", saved, exported});
+    EXPECT_THAT(result, ExitsWith(0));
+    EXPECT_THAT(result.out, HasSubstr("exported the model of " + saved));
+    EXPECT_THAT(FilesBelow(exported), ElementsAre("config.json", "model.safetensors"));
+    EXPECT_EQ(HashOf(Job(1, {"--model", exported, "--steps=0"})), hash) << name;
+  };
+  comes_back("gpt2", {"--model", ModelAt("gpt2")});
+  comes_back("qwen2", {"--model", ModelAt("qwen2")});
+  comes_back("drawn", {"--layers=2", "--heads=2", "--width=32"});
+  comes_back("small", {"--model=llama-3.2-1b", "--layers=1", "--heads=4", "--kv_heads=2",
+                       "--width=32", "--mlp_size=48"});
+
+  const SubprocessResult refused = Run({"export", "--dtype=bf16", Out("gpt2"), Out("x")});
+  EXPECT_THAT(refused, ExitsWith(2));
+  EXPECT_THAT(refused.err, HasSubstr("--dtype goes with --form=transformers"));
+  HashOf(Job(1, {"--model", ModelAt("gpt2"), "--lora=2", "--steps=1", "--save", Out("lora")}));
+  const SubprocessResult adapters =
+      Run({"export", "--form=transformers", Out("lora"), Out("lora_exported")});
+  EXPECT_THAT(adapters, ExitsWith(1));
+  EXPECT_THAT(adapters.err, HasSubstr("a checkpoint holds the adapters alone"));
 }
 
 TEST_F(TrainModel, IsRefusedInOneSentence) {

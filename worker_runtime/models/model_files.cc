@@ -179,7 +179,7 @@ class Mapping {
     checkpoint::SlicedArray array = {.is_transposed = source.is_transposed};
     for (int i = 0; i < parameter.shape().rank(); ++i) array.shape.push_back(parameter.shape()[i]);
     for (models::FileTensor& wanted : source.tensors) {
-      if (!absl::StartsWith(wanted.name, "lm_head")) wanted.name = prefix_ + wanted.name;
+      if (!absl::StartsWith(wanted.name, models::kHead)) wanted.name = prefix_ + wanted.name;
       MUSTER_ASSIGN_OR_RETURN(const TensorFiles::Tensor* const found, Find(wanted));
       if (array.pieces.empty()) array.dtype = found->info.dtype;
       if (found->info.dtype != array.dtype) {

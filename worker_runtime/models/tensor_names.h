@@ -31,7 +31,9 @@ struct ParameterSource {
 ParameterSource SourceOf(absl::string_view type, const DecoderConfig& config,
                          absl::string_view parameter, const Shape& shape);
 
-// What all names begin with, but for the head's, where the file is of a model with a head.
+// The layer whose name has no prefix.
+inline constexpr absl::string_view kHead = "lm_head";
+// What all other names begin with, where the file is of a model with a head.
 absl::string_view PrefixOf(absl::string_view type);
 
 // Whether files of models of this type may hold that tensor though none of its parameters is it: a

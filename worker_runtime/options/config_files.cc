@@ -84,20 +84,19 @@ class Adding {
   }
 
  private:
-  // The directory is in place of a name that is not known. Written without what lies before it, so
-  // that the text is seen to be no name.
+  // A directory is meant before a known model of that name: who has the weights wants them. The
+  // text begins with its brace, by which it is told from a name.
   absl::Status ReadModel() {
     const auto given = line_.values.find("model");
-    if (given == line_.values.end() || !report_.model_directory.empty()) return absl::OkStatus();
-    if (FindKnownModel(given->second.text()).ok()) return absl::OkStatus();
+    if (given == line_.values.end() || !report_.model.directory.empty()) return absl::OkStatus();
     const std::string directory = Expanded(given->second.text(), view_.home);
     const std::string path = absl::StrCat(directory, "/config.json");
     const absl::StatusOr<std::string> text =
         view_.read_file ? view_.read_file(path) : absl::NotFoundError("there are no files");
     if (!text.ok()) return absl::OkStatus();  // the option's own words
     MUSTER_RETURN_IF_ERROR(ReadModelConfig(path, *text).status());
-    given->second.texts = {std::string(absl::StripAsciiWhitespace(*text))};
-    report_.model_directory = directory;
+    report_.model = {directory, std::string(absl::StripAsciiWhitespace(*text))};
+    given->second.texts = {report_.model.config};
     return absl::OkStatus();
   }
 

@@ -27,6 +27,12 @@ struct ConfigView {
   std::map<std::string, std::string> facts;
 };
 
+// The model that --model names by its directory.
+struct ModelSource {
+  std::string directory;  // empty: it names none
+  std::string config;     // the text of config.json in it
+};
+
 struct ConfigReport {
   // One line each: values that are overruled, and refusals that were passed over.
   std::vector<std::string> warnings;
@@ -34,7 +40,7 @@ struct ConfigReport {
   // The origin of an option's value, by the option's name: "ds.json:12: zero_optimization.stage",
   // "--lr", "WORLD_SIZE". Options that are missing have their default.
   std::map<std::string, std::string> sources;
-  std::string model_directory;  // that --model names; empty: none
+  ModelSource model;
 };
 
 // The rows --deepspeed, --accelerate, --ilab and --config_compat.

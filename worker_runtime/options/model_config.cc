@@ -1,6 +1,7 @@
 #include "worker_runtime/options/model_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -17,6 +18,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/config/config_tree.h"
 #include "proto/config/json_text.h"
+#include "worker_runtime/plan/plan_text.h"
 
 namespace muster::plan {
 namespace {
@@ -275,18 +277,141 @@ DecoderConfig ReadGpt2(Reading& in) {
     in.Refuse("scale_attn_weights", "scores are divided by the root of the head size here");
   }
   const int64_t positions = in.Whole("n_positions");
-  return {.layers = in.Whole("n_layer"),
-          .heads = in.Whole("n_head"),
-          .hidden_size = in.Whole("n_embd"),
-          .context = positions,
-          .vocabulary = in.Whole("vocab_size"),
-          .mlp_size = in.Whole("n_inner", 0),
-          .parts = {.norm_epsilon = in.Number("layer_norm_epsilon", 1e-5),
-                    .positions = positions,
-                    .tied = in.Flag("tie_word_embeddings", true)}};
+  DecoderConfig config = {.layers = in.Whole("n_layer"),
+                          .heads = in.Whole("n_head"),
+                          .hidden_size = in.Whole("n_embd"),
+                          .context = positions,
+                          .vocabulary = in.Whole("vocab_size"),
+                          .mlp_size = in.Whole("n_inner", 0),
+                          .parts = {.norm_epsilon = in.Number("layer_norm_epsilon", 1e-5),
+                                    .positions = positions,
+                                    .tied = in.Flag("tie_word_embeddings", true)}};
+  if (config.mlp_size == 4 * config.hidden_size) config.mlp_size = 0;
+  return config;
+}
+
+// --- and back
+
+// Members of an object, one a line.
+class Writing {
+ public:
+  void Add(absl::string_view key, absl::string_view text) {
+    Raw(key, absl::StrCat("\"", text, "\""));
+  }
+  void Add(absl::string_view key, int64_t number) { Raw(key, absl::StrCat(number)); }
+  void Add(absl::string_view key, double number) { Raw(key, ExactText(number)); }
+  void AddFlag(absl::string_view key, bool value) { Raw(key, value ? "true" : "false"); }
+  void Raw(absl::string_view key, absl::string_view value) {
+    members_.push_back(absl::StrCat("\"", key, "\": ", value));
+  }
+  std::string Text(absl::string_view before = "  ") const {
+    return absl::StrCat("{\n", before, absl::StrJoin(members_, absl::StrCat(",\n", before)), "\n",
+                        before.substr(2), "}");
+  }
+
+ private:
+  std::vector<std::string> members_;
+};
+
+// Which model of transformers has these parts; empty: none.
+std::string TypeOf(const DecoderConfig& config) {
+  const DecoderParts& parts = config.parts;
+  const bool is_plain = !parts.head_norms && parts.multipliers == DecoderParts::Multipliers();
+  const bool has_own_heads =
+      config.key_heads() != config.heads || config.query_width() != config.hidden_size;
+  if (parts.norm == NormKind::kLayer) {
+    const bool is_gpt2 = !parts.rotary.has_value() && parts.mlp == Nonlinearity::kGelu &&
+                         parts.biases == Biases::kAll && is_plain && !has_own_heads;
+    return is_gpt2 ? "gpt2" : "";
+  }
+  if (!parts.rotary.has_value() || parts.mlp != Nonlinearity::kSwiGlu) return "";
+  if (parts.biases == Biases::kQkv) return is_plain ? "qwen2" : "";
+  if (is_plain) return "llama";
+  if (!parts.head_norms) return "granite";
+  const bool is_qwen3 = parts.multipliers == DecoderParts::Multipliers();
+  return is_qwen3 && parts.biases == Biases::kNone ? "qwen3" : "";
+}
+
+void WriteRotary(const RotaryPositions& rotary, Writing& out) {
+  out.Add("rope_theta", rotary.base);
+  if (rotary.scaling == Scaling::kNone) return;
+  const bool is_llama3 = rotary.scaling == Scaling::kLlama3;
+  Writing scaling;
+  scaling.Add("rope_type", is_llama3 ? "llama3" : "linear");
+  scaling.Add("factor", rotary.factor);
+  if (is_llama3) {
+    scaling.Add("low_freq_factor", rotary.low_factor);
+    scaling.Add("high_freq_factor", rotary.high_factor);
+    scaling.Add("original_max_position_embeddings", rotary.original_context);
+  }
+  out.Raw("rope_scaling", scaling.Text("    "));
+}
+
+void WriteLlama(const DecoderConfig& config, const std::string& type, Writing& out) {
+  const DecoderParts& parts = config.parts;
+  const int64_t made_for = parts.rotary->context_max;
+  out.Add("hidden_act", "silu");
+  out.Add("hidden_size", config.hidden_size);
+  out.Add("intermediate_size", config.mlp_width());
+  out.Add("num_hidden_layers", config.layers);
+  out.Add("num_attention_heads", config.heads);
+  out.Add("num_key_value_heads", config.key_heads());
+  out.Add("head_dim", config.head_width());
+  out.Add("max_position_embeddings", made_for == 0 ? config.context : made_for);
+  out.Add("rms_norm_eps", parts.norm_epsilon);
+  WriteRotary(*parts.rotary, out);
+  if (type != "qwen2") {
+    out.AddFlag("attention_bias", parts.biases == Biases::kAll);
+    if (type != "qwen3") out.AddFlag("mlp_bias", parts.biases == Biases::kAll);
+  }
+  if (type != "granite") return;
+  const double scores = parts.multipliers.scores;
+  out.Add("embedding_multiplier", parts.multipliers.embedding);
+  out.Add("residual_multiplier", parts.multipliers.residual);
+  out.Add("attention_multiplier",
+          scores == 0 ? 1 / std::sqrt(static_cast<double>(config.head_width())) : scores);
+  out.Add("logits_scaling", 1 / parts.multipliers.logits);
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> FormatModelConfig(const DecoderConfig& config) {
+  struct Named {
+    const char* type;
+    const char* architecture;
+  };
+  constexpr Named kArchitectures[] = {{"gpt2", "GPT2LMHeadModel"},
+                                      {"llama", "LlamaForCausalLM"},
+                                      {"qwen2", "Qwen2ForCausalLM"},
+                                      {"qwen3", "Qwen3ForCausalLM"},
+                                      {"granite", "GraniteForCausalLM"}};
+  const std::string type = TypeOf(config);
+  Writing out;
+  for (const Named& named : kArchitectures) {
+    if (type != named.type) continue;
+    out.Raw("architectures", absl::StrCat("[\"", named.architecture, "\"]"));
+  }
+  if (type.empty()) {
+    return absl::InvalidArgumentError(
+        "transformers has no model of these parts: norms, positions, nonlinearity, biases and "
+        "multipliers are not together those of GPT-2, Llama, Qwen or Granite");
+  }
+  out.Add("model_type", type);
+  out.Add("vocab_size", config.vocabulary);
+  out.AddFlag("tie_word_embeddings", config.parts.tied);
+  if (type != "gpt2") {
+    WriteLlama(config, type, out);
+    return out.Text() + "\n";
+  }
+  out.Add("activation_function", "gelu_new");
+  out.Add("n_layer", config.layers);
+  out.Add("n_head", config.heads);
+  out.Add("n_embd", config.hidden_size);
+  out.Add("n_inner", config.mlp_width());
+  out.Add("n_positions", config.num_positions());
+  out.Add("layer_norm_epsilon", config.parts.norm_epsilon);
+  return out.Text() + "\n";
+}
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& file, const std::string& text) {
   const absl::StatusOr<ConfigNode> root = ReadJson(text);

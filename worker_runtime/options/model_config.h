@@ -1,4 +1,4 @@
-// config.json of transformers: which decoder a directory of weights is of.
+// config.json of transformers: which decoder a directory of weights is of, and back.
 //
 // Source:  transformers 5.24, configuration_{gpt2,llama,mistral,qwen2,qwen3,granite}.py.
 // Threads: pure.
@@ -21,5 +21,13 @@ struct ModelConfig {
 // Errors: kInvalidArgument with file, line and key: no such JSON, a model_type or a value that is
 //         not computed here, a key that is missing, or one that is not known and is set.
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& file, const std::string& text);
+
+// The text of such a file for a decoder of one of these kinds; that of a Mistral is a Llama's.
+//
+// Errors: kInvalidArgument: transformers has no model of such parts (names what differs).
+absl::StatusOr<std::string> FormatModelConfig(const DecoderConfig& config);
+
+// The key of such a text in the metadata of checkpoints.
+inline constexpr char kModelConfigKey[] = "config";
 
 }  // namespace muster::plan

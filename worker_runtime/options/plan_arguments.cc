@@ -42,7 +42,7 @@ absl::StatusOr<PlanArguments> PlanFromArguments(const std::vector<std::string>& 
       grammar, line, plan::SpreadBatch(options, ranks.world_size / stages)));
   PlanArguments asked = {.plan = CompletePlan(options.plan, ranks.of_node),
                          .model = options.model,
-                         .model_files = std::move(report.model_directory),
+                         .model_files = std::move(report.model.directory),
                          .adapters = options.adapters,
                          .dtype = options.dtype,
                          .device = options.device,

@@ -207,10 +207,10 @@ absl::StatusOr<TrainCommand> ParseTrainCommand(const std::vector<std::string>& a
   command.without_effect = std::move(report.without_effect);
   MUSTER_RETURN_IF_ERROR(command_line::ReadValues(grammar, line));
   options.line = line;
-  options.model = std::move(report.model_directory);
-  if (!options.model.empty() && !options.base.empty()) {
+  options.model = std::move(report.model);
+  if (!options.model.directory.empty() && !options.base.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--base=", options.base, " and --model=", options.model,
+        absl::StrCat("--base=", options.base, " and --model=", options.model.directory,
                      " both name the model beneath the adapters; give one"));
   }
   for (const auto& [name, value] :

@@ -38,7 +38,7 @@ struct TrainOptions {
 
   // The directory of transformers' files whose weights training begins with (--model); empty: they
   // are drawn from the seed.
-  std::string model;
+  plan::ModelSource model;
 
   // A checkpoint of the model beneath adapters (--lora), or a directory of them; empty: that model
   // is drawn from the seed. What is saved and resumed are the adapters alone.

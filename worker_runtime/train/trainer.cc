@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -17,6 +18,7 @@
 #include "worker_runtime/advice/cheapest_fit.h"
 #include "worker_runtime/advice/device_table.h"
 #include "worker_runtime/advice/plan_job.h"
+#include "worker_runtime/options/model_config.h"
 #include "worker_runtime/plan/batch_equation.h"
 #include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/train/figures.h"
@@ -184,10 +186,11 @@ absl::Status Trainer::CheckAlone() {
   if (so_far_.data.tokens == nullptr) {
     MUSTER_ASSIGN_OR_RETURN(
         so_far_.data,
-        TrainingData::Open(options_.data, options_.model.empty() ? 0 : config().vocabulary));
+        TrainingData::Open(options_.data,
+                           options_.model.directory.empty() ? 0 : config().vocabulary));
   }
   options_.plan.model.vocabulary = so_far_.data.tokens->vocabulary();
-  if (!options_.model.empty()) MUSTER_RETURN_IF_ERROR(OpenModelFiles());
+  if (!options_.model.directory.empty()) MUSTER_RETURN_IF_ERROR(OpenModelFiles());
   MUSTER_RETURN_IF_ERROR(config().Validate());
   MUSTER_RETURN_IF_ERROR(options_.plan.plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckPrompt(options_, config().vocabulary));
@@ -208,8 +211,8 @@ absl::Status Trainer::CheckAlone() {
 }
 
 absl::Status Trainer::OpenModelFiles() {
-  MUSTER_ASSIGN_OR_RETURN(files_, ModelFiles::Open(options_.model));
-  const std::string name = absl::StrCat("--model=", options_.model);
+  MUSTER_ASSIGN_OR_RETURN(files_, ModelFiles::Open(options_.model.directory));
+  const std::string name = absl::StrCat("--model=", options_.model.directory);
   const int64_t of_data = config().vocabulary;
   options_.plan.model.vocabulary = files_->config().vocabulary;
   DecoderConfig theirs = files_->config();
@@ -444,6 +447,11 @@ std::map<std::string, std::string> Trainer::Metadata() const {
       {"data", so_far_.data.tokens->Describe()}};
   const std::string parts = plan::DescribeParts(config());
   if (!parts.empty()) metadata[kParts] = parts;
+  // Transformers writes it in ASCII; metadata may be nothing that is not UTF-8.
+  absl::StatusOr<std::string> text = options_.model.config;
+  const bool is_ascii = std::all_of(text->begin(), text->end(), absl::ascii_isascii);
+  if (text->empty() || !is_ascii) text = plan::FormatModelConfig(config());
+  if (text.ok()) metadata[plan::kModelConfigKey] = *std::move(text);
   if (!so_far_.data.sha256.empty()) metadata["data_sha256"] = so_far_.data.sha256;
   if (!base_.empty()) metadata[kBase] = base_;
   if (options_.plan.adapters.rank > 0) {
@@ -489,7 +497,7 @@ std::string Trainer::DescribeAdapters() const {
   return absl::StrCat("rank ", adapters.rank, " beside ", adapters.beside, ": ",
                       ShortCount(learned), " parameters in ",
                       ToString(options_.plan.adapters_dtype()), " learn; the model beneath is ",
-                      files_.has_value()      ? options_.model
+                      files_.has_value()      ? options_.model.directory
                       : options_.base.empty() ? base_
                                               : options_.base);
 }
@@ -498,7 +506,7 @@ std::string Trainer::DescribeAdapters() const {
 std::string Trainer::DescribeWeights() const {
   const bool are_taken = files_.has_value() && engine_->step() == 0;
   if (!are_taken || options_.plan.adapters.rank > 0) return "";
-  return absl::StrCat(options_.model, ", a ", files_->type(), " of ",
+  return absl::StrCat(options_.model.directory, ", a ", files_->type(), " of ",
                       ShortBytes(files_->num_bytes()));
 }
 

@@ -128,6 +128,12 @@ Plan PlanOf(const std::string& preset, int ranks) {
   return Under(preset, plan, ranks);
 }
 
+struct PlannedRanks {
+  const char* preset;
+  int ranks;
+  int stages = 1;
+};
+
 class RecordedModels : public ::testing::TestWithParam<std::string> {
  protected:
   std::vector<double> Recorded(const std::string& what) const {
@@ -158,32 +164,34 @@ TEST_P(RecordedModels, HaveTheLogitsOfTransformers) {
 
 TEST_P(RecordedModels, LearnAsInTransformers) {
   const std::vector<double> theirs = Recorded("losses");
-  for (const auto& [preset, ranks] :
-       {std::pair("ddp", 1), std::pair("ddp", 2), std::pair("zero-3", 2)}) {
-    const auto losses = OnRanks<std::vector<double>>(ranks, [&](Communicator& world) {
-      auto training = Training::Create(world, DirectoryOf(GetParam()), PlanOf(preset, ranks));
+  for (const PlannedRanks& planned :
+       {PlannedRanks{"ddp", 1}, PlannedRanks{"ddp", 2}, PlannedRanks{"zero-3", 2}}) {
+    const auto losses = OnRanks<std::vector<double>>(planned.ranks, [&](Communicator& world) {
+      auto training =
+          Training::Create(world, DirectoryOf(GetParam()), PlanOf(planned.preset, planned.ranks));
       EXPECT_THAT(training, IsOk());
       if (!training.ok()) return std::vector<double>();
       return (*training)->Losses(static_cast<int>(theirs.size()));
     });
     ASSERT_THAT(losses, Each(SizeIs(theirs.size())));
-    EXPECT_LT(LargestRelativeDifference(losses[0], theirs), 1e-5) << preset << " " << ranks;
+    EXPECT_LT(LargestRelativeDifference(losses[0], theirs), 1e-5)
+        << planned.preset << " " << planned.ranks;
   }
 }
 
 TEST_P(RecordedModels, AreTheSameUnderEveryPlan) {
   std::string alone;
   Alone([&](Training& training) { alone = training.engine().ParameterHash().value_or("none"); });
-  for (const auto& [preset, stages] :
-       {std::pair("zero-1", 1), std::pair("zero-3", 1), std::pair("ddp", 2)}) {
-    const auto hashes = OnRanks<std::string>(2, [&](Communicator& world) {
-      Plan plan = PlanOf(preset, 2);
-      plan.stages = stages;
+  for (const PlannedRanks& planned : {PlannedRanks{"zero-1", 2}, PlannedRanks{"zero-3", 2},
+                                      PlannedRanks{"ddp", 2, /*stages=*/2}}) {
+    const auto hashes = OnRanks<std::string>(planned.ranks, [&](Communicator& world) {
+      Plan plan = PlanOf(planned.preset, planned.ranks);
+      plan.stages = planned.stages;
       auto training = Training::Create(world, DirectoryOf(GetParam()), plan);
       EXPECT_THAT(training, IsOk());
       return training.ok() ? (*training)->engine().ParameterHash().value_or("none") : "none";
     });
-    EXPECT_THAT(hashes, Each(alone)) << preset << " " << stages;
+    EXPECT_THAT(hashes, Each(alone)) << planned.preset << " " << planned.stages;
   }
 }
 

@@ -155,5 +155,28 @@ TEST(ModelConfig, RefusesWhatItDoesNotCompute) {
   EXPECT_THAT(ReadModelConfig("c", "{"), Refused("c: "));
 }
 
+TEST(ModelConfig, IsReadBackAsItWasFormatted) {
+  for (const std::string& name : KnownModelNames()) {
+    const DecoderConfig known = *FindKnownModel(name);
+    const auto text = FormatModelConfig(known);
+    ASSERT_THAT(text, IsOk()) << name;
+    DecoderConfig read = Read(*text);
+    read.parts.positions = known.parts.positions;
+    EXPECT_EQ(read, known) << *text;
+  }
+  DecoderConfig linear = *FindKnownModel("llama-2-7b");
+  linear.parts.rotary->scaling = RotaryPositions::Scaling::kLinear;
+  linear.parts.rotary->factor = 2.5;
+  linear.parts.biases = DecoderParts::Biases::kAll;
+  EXPECT_EQ(Read(*FormatModelConfig(linear)), linear);
+}
+
+TEST(ModelConfig, OfPartsThatNoModelHasIsNotFormatted) {
+  DecoderConfig config = *FindKnownModel("qwen2.5-0.5b");
+  config.parts.mlp = Nonlinearity::kGelu;
+  EXPECT_THAT(FormatModelConfig(config),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no model of these parts")));
+}
+
 }  // namespace
 }  // namespace muster::plan

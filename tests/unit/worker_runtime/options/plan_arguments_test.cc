@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <string>
 #include <vector>
@@ -67,6 +68,13 @@ TEST(PlanFromArguments, TakesTheDirectoryOfAModelInPlaceOfAName) {
   EXPECT_THAT(PlanFromArguments({flag, "--context=4097"}, {}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 4096")));
   EXPECT_EQ(PlanFromArguments({"--model=gpt2-124m"}, {})->model_files, "");
+
+  const std::string known = directory.File("Llama-3.2-1B");
+  ASSERT_EQ(mkdir(known.c_str(), 0700), 0);
+  EXPECT_EQ(PlanFromArguments({absl::StrCat("--model=", known)}, {})->model.layers, 16);
+  testing::WriteFile(known + "/config.json", config);
+  EXPECT_EQ(PlanFromArguments({absl::StrCat("--model=", known)}, {})->model_files, known)
+      << "who has the weights wants them";
 
   const std::string ilab = directory.File("ilab.yaml");
   testing::WriteFile(ilab, absl::StrCat("train:\n  model:\n    base: ", directory.path(), "\n"));
