@@ -50,7 +50,7 @@ DType TypeOf(const checkpoint::Checkpoint& from) {
 }
 
 // A tensor of the file, as rows of a parameter.
-struct Part {
+struct ParameterRows {
   std::string parameter;
   int64_t first = 0;  // element
   bool is_transposed = false;
@@ -91,7 +91,7 @@ class Tensors {
   // What checkpoint::ArrayBytes gives.
   absl::StatusOr<absl::string_view> Bytes(size_t index, int64_t first_byte, int64_t bytes) {
     const auto width = static_cast<int64_t>(SizeOf(dtype_));
-    const Part& part = parts_[index];
+    const ParameterRows& part = parts_[index];
     const int64_t first = first_byte / width;
     const int64_t count = bytes / width;
     if (part.is_transposed) {
@@ -127,7 +127,7 @@ class Tensors {
     return absl::OkStatus();
   }
 
-  absl::Status ReadTurned(const Part& part) {
+  absl::Status ReadTurned(const ParameterRows& part) {
     const int64_t rows = part.shape[0], columns = part.shape[1];
     MUSTER_RETURN_IF_ERROR(Read(part.parameter, 0, rows * columns, values_));
     turned_.resize(values_.size());
@@ -153,7 +153,7 @@ class Tensors {
   const checkpoint::Checkpoint& from_;
   const DType dtype_;
   std::vector<checkpoint::NamedArray> arrays_;
-  std::vector<Part> parts_;
+  std::vector<ParameterRows> parts_;
   std::vector<float> values_;
   std::vector<float> turned_;
   std::vector<uint16_t> narrow_;
