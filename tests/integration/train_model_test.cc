@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <string>
 
@@ -129,6 +131,19 @@ TEST_F(TrainModel, IsRefusedInOneSentence) {
   std::filesystem::copy(ModelAt("llama2") + "/model.safetensors", Out("words"));
   refused({"--model", Out("words")},
           "\"model.embed_tokens.weight\" is [256, 16] there, and config.json makes it [300, 16]");
+}
+
+// Ids of GPT-2's tokenizer mean other words to this model.
+TEST_F(TrainModel, IsNotFedTheTokensOfAnotherTokenizer) {
+  std::string tokens(1024 + 2 * 64, '\0');
+  const uint32_t header[] = {20240520, 1, 64};
+  std::memcpy(tokens.data(), header, sizeof(header));
+  WriteFile(Out("gpt2.bin"), tokens);
+  const SubprocessResult result =
+      Run({"run", "--nproc_per_node=1", MusterTrainBinary(), "--data", Out("gpt2.bin"), "--model",
+           ModelAt("llama2"), "--context=16", "--steps=1"});
+  EXPECT_THAT(result, ExitsWith(2));
+  EXPECT_THAT(result.err, HasSubstr("was trained on 256: give files of tokens"));
 }
 
 TEST_F(TrainModel, IsPlannedByItsConfiguration) {

@@ -25,7 +25,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // which keeps the order of the members
 
-constexpr char kIndex[] = "model.safetensors.index.json";
 constexpr absl::string_view kTypes[] = {"float32", "bfloat16", "float16"};
 
 template <typename... What>

@@ -1,3 +1,4 @@
+// What a directory holds, by its configuration, index and headers, as a manifest of our parameters.
 #include "muster/model_files.h"
 
 #include <algorithm>
@@ -35,7 +36,8 @@ using checkpoint::Quoted;
 using checkpoint::SafetensorsFile;
 
 constexpr char kOneFile[] = "model.safetensors";
-constexpr char kIndex[] = "model.safetensors.index.json";
+using models::kIndex;
+
 constexpr char kPickled[] = "pytorch_model.bin";
 constexpr int64_t kSampleElements = 256;
 

@@ -15,6 +15,9 @@
 
 namespace muster::models {
 
+// Where weights lie in several files, it says which tensor is in which.
+inline constexpr char kIndex[] = "model.safetensors.index.json";
+
 struct FileTensor {
   std::string name;
   std::vector<int64_t> shape;

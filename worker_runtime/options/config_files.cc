@@ -16,7 +16,6 @@
 #include "worker_runtime/options/deepspeed_config.h"
 #include "worker_runtime/options/instructlab_config.h"
 #include "worker_runtime/options/model_config.h"
-#include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/schedules/generators.h"
 
 namespace muster::plan {
@@ -45,10 +44,8 @@ int64_t HiddenSizeOf(const CommandLine& line, const PlanOptions& defaults) {
     if (absl::SimpleAtoi(given->text(), &hidden)) return hidden;
   }
   if (const Given* const given = line.Find("model")) {
-    const absl::StatusOr<DecoderConfig> known = FindKnownModel(given->text());
-    if (known.ok()) return known->hidden_size;
-    const auto read = ReadModelConfig("config.json", given->text());
-    if (read.ok()) return read->decoder.hidden_size;
+    const absl::StatusOr<DecoderConfig> model = FindModel(given->text());
+    if (model.ok()) return model->hidden_size;
   }
   return defaults.model.hidden_size;
 }

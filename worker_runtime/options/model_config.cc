@@ -18,6 +18,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/config/config_tree.h"
 #include "proto/config/json_text.h"
+#include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/plan_text.h"
 
 namespace muster::plan {
@@ -432,6 +433,19 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& file, const std::
   const absl::Status valid = config.decoder.Validate();
   if (valid.ok()) return config;
   return absl::InvalidArgumentError(absl::StrCat(file, ": ", valid.message()));
+}
+
+absl::StatusOr<DecoderConfig> FindModel(const std::string& text) {
+  if (!absl::StartsWith(text, "{")) {
+    absl::StatusOr<DecoderConfig> known = FindKnownModel(text);
+    if (known.ok()) return known;
+    return absl::InvalidArgumentError(
+        absl::StrCat(known.status().message(), "; or the directory of one, with its config.json"));
+  }
+  MUSTER_ASSIGN_OR_RETURN(const ModelConfig read, ReadModelConfig("config.json", text));
+  DecoderConfig model = read.decoder;
+  model.context = std::min(model.context, kContextOfFiles);
+  return model;
 }
 
 }  // namespace muster::plan

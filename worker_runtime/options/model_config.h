@@ -4,6 +4,7 @@
 // Threads: pure.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -26,6 +27,15 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& file, const std::
 //
 // Errors: kInvalidArgument: transformers has no model of such parts (names what differs).
 absl::StatusOr<std::string> FormatModelConfig(const DecoderConfig& config);
+
+// The context of a model of files that was made for more, where nothing else is said.
+inline constexpr int64_t kContextOfFiles = 1024;
+
+// What --model names: a known model, or that of the text of a config.json, which AddConfigFiles
+// puts in the place of its directory.
+//
+// Errors: kInvalidArgument: neither.
+absl::StatusOr<DecoderConfig> FindModel(const std::string& text);
 
 // The key of such a text in the metadata of checkpoints.
 inline constexpr char kModelConfigKey[] = "config";

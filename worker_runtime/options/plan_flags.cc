@@ -472,23 +472,6 @@ std::vector<Option> MemoryRows(Plan& plan) {
   };
 }
 
-// The context of a model that was made for more, where nothing else is said.
-constexpr int64_t kContextOfFiles = 1024;
-
-// `text`: a name, or config.json, which AddConfigFiles puts in the place of its directory.
-absl::StatusOr<DecoderConfig> FindModel(const std::string& text) {
-  if (!absl::StartsWith(text, "{")) {
-    absl::StatusOr<DecoderConfig> known = FindKnownModel(text);
-    if (known.ok()) return known;
-    return absl::InvalidArgumentError(
-        absl::StrCat(known.status().message(), "; or the directory of one, with its config.json"));
-  }
-  MUSTER_ASSIGN_OR_RETURN(const ModelConfig read, ReadModelConfig("config.json", text));
-  DecoderConfig model = read.decoder;
-  model.context = std::min(model.context, kContextOfFiles);
-  return model;
-}
-
 std::vector<Option> ModelRows(DecoderConfig& model) {
   return {
       {.name = "model",

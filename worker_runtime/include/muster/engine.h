@@ -359,8 +359,9 @@ class Engine {
   absl::StatusOr<Loaded> LoadBase(const std::string& directory);
 
   // Fills the parameters with the weights of transformers' files: those that are kept elsewhere, if
-  // there are any, else all. Before Load and Restore. A rank reads what it holds, with at most
-  // 64 MiB of memory beside its state; all ranks call it, each with its own copy or the same.
+  // there are any, else all; Load and Restore write over the latter. A rank reads what it holds,
+  // with at most 64 MiB of memory beside its state; all ranks call it, each with its own copy of
+  // the files or the same.
   //
   // Errors: kInvalidArgument: `files` are of another model (names the first array), or another
   //         rank's are others; the file system's and the communicator's; on all ranks alike. Once

@@ -24,10 +24,12 @@ namespace checkpoint {
 class Checkpoint;
 }
 
-// Threads: thread-compatible; a copy is the same files.
+// Threads: thread-compatible; copies share what they read by, so that one thread uses them at a
+// time.
 class ModelFiles {
  public:
-  // Reads config.json, the index and the headers, and no weight. Weights are of f32, bf16 or f16.
+  // Reads config.json, the index, the headers and a sample of each tensor. Weights are of f32, bf16
+  // or f16.
   //
   // Errors: kNotFound: a file that it needs; kInvalidArgument: a configuration that is not computed
   //         here; a tensor that is missing, left over, of another shape or of no such type; an
@@ -41,8 +43,8 @@ class ModelFiles {
   // Its context is the longest that the model was made for; one that is shorter fits, too.
   const DecoderConfig& config() const { return config_; }
   int64_t num_bytes() const { return num_bytes_; }  // of weights
-  // 64 hex digits of the configuration, the headers and a sample of each tensor: other weights of
-  // the same model have others.
+  // 64 hex digits of config.json, the tensors' types and shapes, and some elements from the middle
+  // of each, by which weights of the same model are told apart.
   const std::string& id() const { return id_; }
 
   // What Engine::LoadModel reads.
