@@ -271,7 +271,13 @@ plan::PlanSources SourcesOf(const command_line::Grammar& grammar,
                                      absl::StrContains(source->second, ": ")
                                  ? source->second
                                  : absl::StrCat("variable ", source->second);
-    sources.by_field[field] = from;
+    if (given != nullptr && option.name == "mesh") {
+      for (const auto& [name, of_plan] : {std::pair{"pp=", "stages"}, {"shard=", "shard_ranks"}}) {
+        if (absl::StrContains(given->text(), name)) sources.by_field[of_plan] = from;
+      }
+    } else {
+      sources.by_field[field] = from;
+    }
     if (given != nullptr) {
       sources.given.push_back({option.name, absl::StrJoin(given->texts, " "), from});
     }
@@ -400,7 +406,8 @@ int PlanCommand(const Invocation& invocation) {
   absl::StatusOr<std::string> text;
   {
     const LongWork work(kQuietPlanning, [] {
-      std::fputs("muster plan: compiling; models of thousands of layers take minutes\n", stderr);
+      std::fputs("muster plan: compiling; thousands of layers and micro-batches take a while\n",
+                 stderr);
     });
     text = PlanCommandText(
         invocation.args, &warnings,

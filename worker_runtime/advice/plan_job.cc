@@ -16,8 +16,9 @@
 #include "worker_runtime/engine/meta_run.h"
 #include "worker_runtime/plan/batch_equation.h"
 #include "worker_runtime/plan/block_layout.h"
+#include "worker_runtime/plan/mesh.h"
+#include "worker_runtime/plan/mesh_page.h"
 #include "worker_runtime/plan/plan_text.h"
-#include "worker_runtime/plan/rank_groups.h"
 #include "worker_runtime/plan/stage_cut.h"
 #include "worker_runtime/plan/stage_order.h"
 
@@ -103,10 +104,10 @@ absl::StatusOr<plan::PlanPageInput> PlanJob(plan::PlanOptions options, const Job
                           NumStages(options.plan, static_cast<int>(shape.world_size)));
   MUSTER_RETURN_IF_ERROR(plan::CheckStagesPerRank(options.plan));
   options.plan.stages = places;
-  const int replicas = static_cast<int>(shape.world_size) / places;
-  const plan::Mesh mesh = {.stages = places, .replicas = replicas};
-  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(options.plan, mesh));
-  MUSTER_RETURN_IF_ERROR(plan::SpreadBatch(options, replicas));
+  MUSTER_ASSIGN_OR_RETURN(const plan::Mesh mesh,
+                          plan::MeshOf(options.plan, places, static_cast<int>(shape.world_size)));
+  MUSTER_RETURN_IF_ERROR(plan::CheckReplicas(options.plan, mesh, options.replicas));
+  MUSTER_RETURN_IF_ERROR(plan::SpreadBatch(options, mesh.replicas()));
   MUSTER_ASSIGN_OR_RETURN(const plan::Schedule schedule, plan::ScheduleOf(options.plan, places));
   const int stages = schedule.num_stages();
   MUSTER_RETURN_IF_ERROR(CheckCountable(options));

@@ -32,8 +32,8 @@ absl::StatusOr<const Batch*> BatchFeed::Next(BatchReader& reader) const {
   if (options.accumulation != rig_.plan.accumulation) {
     return Differs("accumulation", options.accumulation, rig_.plan.accumulation);
   }
-  if (options.size != rig_.set_up.mesh.replicas) {
-    return Differs("number of ranks", options.size, rig_.set_up.mesh.replicas);
+  if (options.size != rig_.set_up.mesh.replicas()) {
+    return Differs("number of ranks", options.size, rig_.set_up.mesh.replicas());
   }
   if (options.rank != rig_.replica()) return Differs("rank", options.rank, rig_.replica());
   const absl::StatusOr<const Batch*> next = reader.Next();

@@ -17,7 +17,8 @@ namespace muster {
 namespace {
 
 absl::StatusOr<plan::UseTrace> AssumeStage(const ParameterStore& store, const Plan& plan,
-                                           plan::Mesh mesh) {
+                                           const PipelineCut& cut, int world_size) {
+  MUSTER_ASSIGN_OR_RETURN(const plan::Mesh mesh, plan::MeshOf(plan, cut.stages(), world_size));
   if (!plan::NeedsUses(plan, mesh)) {
     return plan::AssumedTrace(static_cast<int>(store.parameters().size()));
   }
@@ -87,10 +88,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateStage(Communicator& world,
                      "Engine::Create a model in units, as Decoder::Units, or take 1f1b, gpipe or "
                      "zb-h1"));
   }
-  const plan::Mesh mesh = {.stages = cut.stages(),
-                           .replicas = std::max(1, world.size() / std::max(1, cut.stages()))};
   const auto record = [&](int stage) {
-    return sample == nullptr ? AssumeStage(store, plan, mesh)
+    return sample == nullptr ? AssumeStage(store, plan, cut, world.size())
                              : engine::RecordStageUse(store, plan, cut, stage, sample,
                                                       engine::MetaDeviceOf(store));
   };
@@ -142,7 +141,7 @@ absl::StatusOr<std::unique_ptr<BatchReader>> Engine::Read(const TokenSource& sou
   const engine::Rig& rig = *state_->rig;
   return BatchReader::Create(source, {.seed = rig.plan.seed,
                                       .rank = rig.replica(),
-                                      .size = rig.set_up.mesh.replicas,
+                                      .size = rig.set_up.mesh.replicas(),
                                       .accumulation = rig.plan.accumulation,
                                       .batch = size.batch,
                                       .sequence = size.sequence,
@@ -242,7 +241,6 @@ void Engine::OnAction(std::function<void(const TimedAction& action)> listener) {
 int64_t Engine::step() const { return state_->progress.step; }
 const Plan& Engine::plan() const { return state_->rig->plan; }
 TensorPool& Engine::pool() { return state_->rig->pool; }
-const std::string& Engine::not_proven() const { return state_->rig->not_proven; }
 const std::string& Engine::PlanHash() const { return state_->rig->plan_hash; }
 
 int64_t Engine::bytes_sent() const {

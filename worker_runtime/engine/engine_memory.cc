@@ -70,7 +70,7 @@ absl::StatusOr<EngineMemory> Engine::PlanMemory(ParameterStore& store, const Pla
   MUSTER_RETURN_IF_ERROR(CheckSupported(plan, store, engine::MetaDevice(ranks.on_gpus)));
   MUSTER_RETURN_IF_ERROR(CheckStages(plan, {}, ranks.world_size));
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
-  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, {.replicas = ranks.world_size}));
+  MUSTER_RETURN_IF_ERROR(plan::MeshOf(plan, 1, ranks.world_size).status());
   MUSTER_ASSIGN_OR_RETURN(
       plan::UseTrace trace,
       engine::RecordUse(

@@ -142,7 +142,7 @@ absl::StatusOr<EngineSetUp> SetUpOf(const ParameterStore& store, const Plan& pla
   EngineSetUp set_up = {.parameters = engine::InfoOf(store), .received = cut.received};
   const int places = plan::RanksOf(plan, cut.stages());
   set_up.layout = plan::PlanBlockLayout(set_up.parameters);
-  set_up.mesh = {.stages = places, .replicas = world_size / places};
+  MUSTER_ASSIGN_OR_RETURN(set_up.mesh, plan::MeshOf(plan, places, world_size));
   set_up.stages = engine::StagesOf(store, set_up.layout, cut, traces);
   for (int stage = 0; stage < cut.stages(); ++stage) {
     set_up.units.push_back(engine::UnitsOf(store, cut, stage));
@@ -152,21 +152,10 @@ absl::StatusOr<EngineSetUp> SetUpOf(const ParameterStore& store, const Plan& pla
   return set_up;
 }
 
-absl::StatusOr<std::string> ProvePrograms(const EngineSetUp& set_up, const Plan& plan,
-                                          int own_rank) {
-  const plan::Program own = plan::CompileProgram(set_up.InputOf(plan), own_rank);
-  MUSTER_RETURN_IF_ERROR(plan::ProveMemory(own));
-  std::string not_proven = plan::WhatIsNotProven(own, set_up.mesh.size());
-  if (set_up.mesh.size() > plan::kMostProvenRanks) return not_proven;
-  std::vector<plan::Program> programs;
-  for (int rank = 0; rank < set_up.mesh.size(); ++rank) {
-    programs.push_back(plan::CompileProgram(set_up.InputOf(plan), rank));
-    if (not_proven.empty()) {
-      not_proven = plan::WhatIsNotProven(programs.back(), set_up.mesh.size());
-    }
-  }
-  MUSTER_RETURN_IF_ERROR(plan::ProvePrograms(programs));
-  return not_proven;
+absl::Status ProvePrograms(const EngineSetUp& set_up, const Plan& plan, int own_rank) {
+  const plan::ProgramInput input = set_up.InputOf(plan);
+  MUSTER_RETURN_IF_ERROR(plan::ProveMemory(plan::CompileProgram(input, own_rank)));
+  return plan::ProvePrograms(plan::CompileJob(input));
 }
 
 absl::StatusOr<PipelineCut> CutOf(ParameterStore& store, const Plan& plan, int world_size,
@@ -175,8 +164,7 @@ absl::StatusOr<PipelineCut> CutOf(ParameterStore& store, const Plan& plan, int w
   MUSTER_RETURN_IF_ERROR(CheckHasParameters(store));
   MUSTER_RETURN_IF_ERROR(plan::CheckStagesPerRank(plan));
   MUSTER_ASSIGN_OR_RETURN(const int places, NumStages(plan, world_size));
-  MUSTER_RETURN_IF_ERROR(
-      plan::CheckGroups(plan, {.stages = places, .replicas = world_size / places}));
+  MUSTER_RETURN_IF_ERROR(plan::MeshOf(plan, places, world_size).status());
   MUSTER_ASSIGN_OR_RETURN(const plan::Schedule schedule, plan::ScheduleOf(plan, places));
   MUSTER_RETURN_IF_ERROR(engine::FreezeGroups(store, plan).status());
   return engine::CutModel(store, plan, schedule.num_stages(), model, sample);

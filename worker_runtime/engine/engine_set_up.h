@@ -82,9 +82,7 @@ absl::StatusOr<PipelineCut> CutOf(ParameterStore& store, const Plan& plan, int w
 absl::StatusOr<EngineSetUp> SetUpOf(const ParameterStore& store, const Plan& plan,
                                     const PipelineCut& cut, int world_size,
                                     const std::vector<plan::UseTrace>& traces);
-// The own program for races, and those of all ranks together, up to 256 of them. Returns what is
-// not proven of them (plan::WhatIsNotProven). Errors: kInternal.
-absl::StatusOr<std::string> ProvePrograms(const EngineSetUp& set_up, const Plan& plan,
-                                          int own_rank);
+// The own program for races, and those of all ranks together. Errors: kFailedPrecondition.
+absl::Status ProvePrograms(const EngineSetUp& set_up, const Plan& plan, int own_rank);
 
 }  // namespace muster

@@ -48,8 +48,9 @@ absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> SplitGroups(
     Communicator& world, const plan::Program& program) {
   std::vector<std::unique_ptr<Communicator>> groups;
   for (size_t g = 1; g < program.groups.size(); ++g) {
-    const plan::Group& group = program.groups[g];
-    auto own = world.Split(group.ranks.front(), world.rank(), group.name);
+    const plan::Dimensions along = program.groups[g];
+    auto own = world.Split(program.mesh.FirstOf(world.rank(), along), world.rank(),
+                           program.mesh.NameOf(world.rank(), along));
     MUSTER_RETURN_IF_ERROR(AllOrNone(world, own.status()));
     groups.push_back(*std::move(own));
   }
@@ -84,9 +85,9 @@ plan::UseTrace TraceOf(absl::Span<const int64_t> numbers) {
 }
 
 // Each rank knows what its own stage does.
-absl::StatusOr<std::vector<plan::UseTrace>> ShareTraces(Communicator& world, plan::Mesh mesh,
+absl::StatusOr<std::vector<plan::UseTrace>> ShareTraces(Communicator& world, const plan::Mesh& mesh,
                                                         const plan::UseTrace& own) {
-  if (mesh.stages == 1) return std::vector<plan::UseTrace>{own};
+  if (mesh.places() == 1) return std::vector<plan::UseTrace>{own};
   std::vector<int64_t> numbers = Numbers(own);
   std::vector<int64_t> size = {static_cast<int64_t>(numbers.size())};
   MUSTER_RETURN_IF_ERROR(world.AllReduce(BufferOf(size), {.op = ReduceOp::kMax}).Wait());
@@ -94,15 +95,15 @@ absl::StatusOr<std::vector<plan::UseTrace>> ShareTraces(Communicator& world, pla
   std::vector<int64_t> all(size[0] * world.size());
   MUSTER_RETURN_IF_ERROR(world.AllGather(ConstBufferOf(numbers), BufferOf(all)).Wait());
   std::vector<plan::UseTrace> traces;
-  for (int stage = 0; stage < mesh.stages; ++stage) {
-    traces.push_back(
-        TraceOf(absl::MakeConstSpan(all).subspan(stage * mesh.replicas * size[0], size[0])));
+  for (int place = 0; place < mesh.places(); ++place) {
+    const int rank = mesh.Moved(0, plan::Dimension::kPipeline, place);
+    traces.push_back(TraceOf(absl::MakeConstSpan(all).subspan(rank * size[0], size[0])));
   }
   return traces;
 }
 
 // Those of all stages, in as many turns as the rank with most stages takes.
-absl::StatusOr<std::vector<plan::UseTrace>> TracesOf(Communicator& world, plan::Mesh mesh,
+absl::StatusOr<std::vector<plan::UseTrace>> TracesOf(Communicator& world, const plan::Mesh& mesh,
                                                      const plan::Schedule& schedule,
                                                      const std::vector<plan::UseTrace>& own) {
   std::vector<plan::UseTrace> traces(schedule.num_stages());
@@ -110,7 +111,7 @@ absl::StatusOr<std::vector<plan::UseTrace>> TracesOf(Communicator& world, plan::
     MUSTER_ASSIGN_OR_RETURN(
         const std::vector<plan::UseTrace> of_places,
         ShareTraces(world, mesh, turn < own.size() ? own[turn] : plan::UseTrace()));
-    for (int place = 0; place < mesh.stages; ++place) {
+    for (int place = 0; place < mesh.places(); ++place) {
       const std::vector<int> stages = plan::StagesAt(schedule, place);
       if (turn < stages.size()) traces[stages[turn]] = of_places[place];
     }
@@ -136,11 +137,11 @@ absl::StatusOr<OwnPart> LookAtOwn(const Communicator& world, ParameterStore& sto
   const int places = plan::RanksOf(plan, cut.stages());
   MUSTER_RETURN_IF_ERROR(CheckCut(store, cut, places, world.size()));
   plan.stages = places;
-  OwnPart own = {.mesh = {.stages = places, .replicas = world.size() / places}};
-  MUSTER_RETURN_IF_ERROR(plan::CheckGroups(plan, own.mesh));
+  OwnPart own;
+  MUSTER_ASSIGN_OR_RETURN(own.mesh, plan::MeshOf(plan, places, world.size()));
   MUSTER_ASSIGN_OR_RETURN(own.updates, FreezeGroups(store, plan));
   MUSTER_ASSIGN_OR_RETURN(own.schedule, plan::ScheduleOf(plan, places));
-  for (const int stage : plan::StagesAt(own.schedule, world.rank() / own.mesh.replicas)) {
+  for (const int stage : plan::StagesAt(own.schedule, own.mesh.PlaceOf(world.rank()))) {
     MUSTER_ASSIGN_OR_RETURN(own.traces.emplace_back(), record(stage));
   }
   return own;
@@ -206,18 +207,18 @@ absl::StatusOr<std::unique_ptr<Rig>> MakeRig(Communicator& world, ParameterStore
   MUSTER_RETURN_IF_ERROR(AllOrNone(world, completed.status()));
   EngineSetUp& set_up = *completed;
   set_up.updates = std::move(own->updates);
-  set_up.learns_order = !has_sample && cut.stages() == 1 && own->mesh.replicas > 1 && plan.overlap;
+  set_up.learns_order =
+      !has_sample && cut.stages() == 1 && own->mesh.replicas() > 1 && plan.overlap;
   const plan::Program program_of_0 = plan::CompileProgram(set_up.InputOf(plan), 0);
   const std::string text = plan::CanonicalText(plan, set_up.parameters);
   MUSTER_RETURN_IF_ERROR(
       CheckAgreement(world, absl::StrCat(text, TextOfCut(cut), TextOfTokens(plan, set_up),
                                          plan::Describe(program_of_0))));
-  MUSTER_ASSIGN_OR_RETURN(std::string not_proven, ProvePrograms(set_up, plan, world.rank()));
+  MUSTER_RETURN_IF_ERROR(ProvePrograms(set_up, plan, world.rank()));
   plan::Program program = plan::CompileProgram(set_up.InputOf(plan), world.rank());
   MUSTER_ASSIGN_OR_RETURN(auto groups, SplitGroups(world, program));
   auto rig = std::make_unique<Rig>(world, store, std::move(plan), std::move(set_up),
                                    std::move(program), std::move(groups));
-  rig->not_proven = std::move(not_proven);
   rig->plan_hash = Sha256().Add(text).Finish();
   rig->held.Initialize(rig->plan.seed);
   return rig;
@@ -238,7 +239,7 @@ absl::StatusOr<bool> AdoptOrder(Rig& rig, const std::vector<int>& observed) {
   }
   if (order == observed) return false;
   order = observed;
-  MUSTER_RETURN_IF_ERROR(ProvePrograms(rig.set_up, rig.plan, rig.world.rank()).status());
+  MUSTER_RETURN_IF_ERROR(ProvePrograms(rig.set_up, rig.plan, rig.world.rank()));
   return true;
 }
 

@@ -33,9 +33,9 @@ struct Rig {
   Rig(Communicator& the_world, ParameterStore& the_store, Plan the_plan, EngineSetUp the_set_up,
       plan::Program the_program, std::vector<std::unique_ptr<Communicator>> the_groups);
 
-  bool is_pipeline() const { return set_up.mesh.stages > 1; }
-  int place() const { return world.rank() / set_up.mesh.replicas; }
-  int replica() const { return world.rank() % set_up.mesh.replicas; }
+  bool is_pipeline() const { return set_up.mesh.places() > 1; }
+  int place() const { return set_up.mesh.PlaceOf(world.rank()); }
+  int replica() const { return set_up.mesh.IndexOf(world.rank(), plan::kReplicas); }
   bool host_reads() const { return queue.device().host_reads(); }
   // All of them, by their number in the program.
   std::vector<Communicator*> Groups() const;
@@ -64,7 +64,6 @@ struct Rig {
   RankState held;
   std::optional<Reduction> reduction;
   std::string plan_hash;
-  std::string not_proven;  // of the first program; see Engine::not_proven
 };
 
 // Agrees with the other ranks on everything that a program is made from, proves the programs, and

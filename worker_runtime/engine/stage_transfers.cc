@@ -82,11 +82,12 @@ std::vector<Tensor> StageTransfers::MemoryToReceive(const Transfer& transfer) {
 
 std::vector<Work> StageTransfers::Start(const Transfer& transfer, absl::Span<const Tensor> memory) {
   const CallOptions options = {.queue = &queue_};
+  const int peer = PeerOf(transfer);
   std::vector<Work> works;
   for (const Tensor& tensor : memory) {
     const Buffer buffer = BufferOfTensor(tensor);
-    works.push_back(transfer.is_send ? world_.Send(buffer, transfer.peer, options)
-                                     : world_.Recv(buffer, transfer.peer, options));
+    works.push_back(transfer.is_send ? world_.Send(buffer, peer, options)
+                                     : world_.Recv(buffer, peer, options));
   }
   return works;
 }
@@ -117,13 +118,17 @@ void StageTransfers::Finish(const Transfer& transfer, std::vector<Tensor> memory
   }
 }
 
-std::string StageTransfers::NameOf(const Transfer& transfer) {
+int StageTransfers::PeerOf(const Transfer& transfer) const {
+  return set_up_.mesh.Moved(world_.rank(), plan::Dimension::kPipeline, transfer.place);
+}
+
+std::string StageTransfers::NameOf(const Transfer& transfer) const {
   const Handed& what = transfer.what;
   std::string name = absl::StrCat("the ", plan::ToString(what.payload), " of stage ", what.stage);
   if (what.micro_batch != plan::kNone) {
     absl::StrAppend(&name, " and micro-batch ", what.micro_batch);
   }
-  return absl::StrCat(name, transfer.is_send ? ", to rank " : ", from rank ", transfer.peer);
+  return absl::StrCat(name, transfer.is_send ? ", to rank " : ", from rank ", PeerOf(transfer));
 }
 
 void StageTransfers::Keep(const plan::StagePass& pass) {

@@ -41,7 +41,7 @@ class StageTransfers {
   void Finish(const plan::Transfer& transfer, std::vector<Tensor> memory);
 
   // "the activation of stage 2 and micro-batch 5, from rank 1": for people.
-  static std::string NameOf(const plan::Transfer& transfer);
+  std::string NameOf(const plan::Transfer& transfer) const;
 
   // What a pass has made goes to the stage behind, of a forward pass, or before, where this rank
   // has that stage too.
@@ -58,6 +58,7 @@ class StageTransfers {
   void AddTiedGradient(int stage, PassInFlight& pass);
 
  private:
+  int PeerOf(const plan::Transfer& transfer) const;
   // Those that learn of what another stage uses of `lender`, in one order on both ranks.
   std::vector<Parameter*> TiedTo(int lender) const;
   int LenderTo(int borrower) const;

@@ -27,8 +27,8 @@ class StateView {
       : program_(rig.program),
         state_(rig.held),
         rounding_(rounding),
-        replica_(rig.replica() / rig.program.shards.size),
-        num_replicas_(rig.set_up.mesh.replicas / rig.program.shards.size) {}
+        replica_(rig.set_up.mesh.CoordinateOf(rig.world.rank(), plan::Dimension::kReplica)),
+        num_replicas_(rig.set_up.mesh.SizeOf(plan::Dimension::kReplica)) {}
 
   // What this rank owns of a parameter's arrays, as their elements, in some order.
   std::vector<ElementRange> OwnRanges(const Parameter& parameter) const;

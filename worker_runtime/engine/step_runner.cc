@@ -111,7 +111,7 @@ absl::Status StepRunner::Compute(const Action& action, PassForward forward) {
     Update(*update);
   } else {
     listeners_.Mark(Phase::kUpdate);
-    updater_.ComputeNorm();
+    updater_.ComputeNorm(action.As<plan::Norm>());
   }
   return absl::OkStatus();
 }
@@ -161,7 +161,7 @@ absl::Status StepRunner::JudgeStep() {
 
 void StepRunner::Update(const plan::Update& update) {
   if (result_.skipped) return;
-  if (!is_capturing_) updates_left_ = updates_left_.value_or(NumUpdates());
+  if (!is_capturing_ && !updates_left_) updates_left_ = NumUpdates();
   updater_.Update(update.bucket);
   if (rig_.host_reads()) --*updates_left_;
 }

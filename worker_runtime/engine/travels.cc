@@ -11,17 +11,13 @@ namespace muster::engine {
 
 using plan::Action;
 
-namespace {
-
 // A communicator knows how many transfers there were, not which of the pipeline's one is.
-absl::Status InWordsOfStages(const Action& action, absl::Status status) {
+absl::Status Travels::InWordsOfStages(const Action& action, absl::Status status) const {
   const auto* const transfer = action.If<plan::Transfer>();
   if (transfer == nullptr) return status;
-  return absl::Status(status.code(), absl::StrCat(status.message(), " (in ",
-                                                  StageTransfers::NameOf(*transfer), ")"));
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), " (in ", transfers_.NameOf(*transfer), ")"));
 }
-
-}  // namespace
 
 MonoTime Travels::Travel::FinishedAt() const {
   MonoTime last;

@@ -57,6 +57,8 @@ class Travels {
     MonoTime FinishedAt() const;
   };
 
+  absl::Status InWordsOfStages(const plan::Action& action, absl::Status status) const;
+
   Rig& rig_;
   StageTransfers& transfers_;
   std::vector<Travel> under_way_;

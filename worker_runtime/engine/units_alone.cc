@@ -46,7 +46,7 @@ absl::Status UnitsAlone::Gather(int unit) {
   }
   for (const Tensor& part : parts) {
     if (!status.ok() || !rig_.is_pipeline()) return status;
-    const int root = owner * set_up.mesh.replicas;
+    const int root = set_up.mesh.Moved(0, plan::Dimension::kPipeline, owner);
     status = rig_.world.Broadcast(BufferOfTensor(part), root, {.queue = &rig_.queue}).Wait();
   }
   return status;

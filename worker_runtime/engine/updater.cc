@@ -56,11 +56,11 @@ double Updater::SeedOfBackward() const {
   return plan::SeedOfBackward(progress_.scaler.scale(), rig_.set_up.declared_tokens());
 }
 
-void Updater::ComputeNorm() {
+void Updater::ComputeNorm(const plan::Norm& norm) {
   const Tensor squares = rig_.held.squares();
   const Operations& operations = rig_.queue.device().operations(rig_.program.types.gradients);
   operations.clear(rig_.queue, squares);
-  for (const plan::BlockRange& blocks : rig_.program.normed) {
+  for (const plan::BlockRange& blocks : plan::NormedBlocks(norm, rig_.program)) {
     const Tensor part = rig_.held.SummedGradients(blocks);
     operations.squares(rig_.queue, part, squares.Slice(blocks.begin, {blocks.num_blocks()}));
   }

@@ -43,7 +43,7 @@ class Updater {
   Tensor narrow_loss_scale() const { return decision_.narrow_loss_scale(); }
 
   // NORM: of the sum over all micro-batches, of the blocks whose squares this rank gives.
-  void ComputeNorm();
+  void ComputeNorm(const plan::Norm& norm);
   // CLIP: what becomes of the step, in the device's memory.
   void Decide();
   // Waits until it is decided and, on a device, updated. Errors: the device's.

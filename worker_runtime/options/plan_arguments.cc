@@ -10,6 +10,7 @@
 #include "worker_runtime/options/config_files.h"
 #include "worker_runtime/options/plan_flags.h"
 #include "worker_runtime/plan/batch_equation.h"
+#include "worker_runtime/plan/mesh_page.h"
 #include "worker_runtime/plan/plan_options.h"
 #include "worker_runtime/plan/plan_page.h"
 
@@ -40,7 +41,11 @@ absl::StatusOr<PlanArguments> PlanFromArguments(const std::vector<std::string>& 
   MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options.plan, ranks.world_size));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(
       grammar, line, plan::SpreadBatch(options, ranks.world_size / stages)));
-  PlanArguments asked = {.plan = CompletePlan(options.plan, ranks.of_node),
+  options.plan = CompletePlan(options.plan, ranks.of_node);
+  MUSTER_ASSIGN_OR_RETURN(const plan::Mesh mesh,
+                          plan::MeshOf(options.plan, stages, ranks.world_size));
+  MUSTER_RETURN_IF_ERROR(plan::CheckReplicas(options.plan, mesh, options.replicas));
+  PlanArguments asked = {.plan = options.plan,
                          .model = options.model,
                          .model_files = std::move(report.model.directory),
                          .adapters = options.adapters,

@@ -14,6 +14,7 @@
 #include "proto/base/status_macros.h"
 #include "proto/command_line/values.h"
 #include "worker_runtime/options/config_files.h"
+#include "worker_runtime/options/mesh_option.h"
 #include "worker_runtime/options/model_config.h"
 #include "worker_runtime/plan/known_models.h"
 #include "worker_runtime/plan/plan_text.h"
@@ -396,13 +397,20 @@ absl::Status ReadMemory(const std::string& text, int64_t& bytes) {
 }
 
 // Options of plans that shard gradients or parameters. The second names are DeepSpeed's keys.
-std::vector<Option> ShardRows(Plan& plan) {
+std::vector<Option> ShardRows(PlanOptions& out) {
+  Plan& plan = out.plan;
   return {
       {.name = "shard_ranks",
        .value_name = "N",
        .help = "neighbouring ranks that share one copy of each state (all; hybrid: a node's)",
        .read = Into(ParseInt64, plan.shard_ranks),
        .other_names = {"mics_shard_size"},
+       .field = "shard_ranks"},
+      {.name = "mesh",
+       .value_name = "D=N,...",
+       .help = "sizes of dimensions by name: pp (stages of a pipeline), dp (replicas) and shard "
+               "(ranks that share one copy), as in pp=2,shard=4; ranks that are left over are dp",
+       .read = [&out](const std::string& text) { return ReadMesh(text, out); },
        .field = "shard_ranks"},
       {.name = "reshard_after_forward",
        .value_name = "R",
@@ -753,7 +761,7 @@ std::vector<Option> PlanFlags(PlanOptions& options) {
       {kPlan, SumRows(options.plan)},
       {kPlan, RecomputeRows(options.plan.recompute)},
       {kPlan, TypeAndDeviceRows(options)},
-      {kSharding, ShardRows(options.plan)},
+      {kSharding, ShardRows(options)},
       {kSharding, GatherRows(options.plan.gathering)},
       {kSharding, MemoryRows(options.plan)},
       {"Where states are kept", OffloadRows(options.offload)},

@@ -8,25 +8,10 @@
 #include "absl/strings/str_join.h"
 #include "proto/base/field_error.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/plan/field_checks.h"
 
 namespace muster::plan {
 namespace {
-
-// The divisors of `n` next to `wanted`, one from below and one from above.
-std::vector<int64_t> NearestDivisors(int64_t n, int64_t wanted) {
-  std::vector<int64_t> nearest;
-  for (int64_t below = std::min(wanted, n); below >= 1; --below) {
-    if (n % below != 0) continue;
-    nearest.push_back(below);
-    break;
-  }
-  for (int64_t above = wanted + 1; above <= n && above <= 64 * wanted; ++above) {
-    if (n % above != 0) continue;
-    nearest.push_back(above);
-    break;
-  }
-  return nearest;
-}
 
 // "128 or 144"
 std::string NearestMultiples(int64_t n, int64_t of) {
@@ -46,9 +31,8 @@ absl::Status Unsolvable(const BatchSizes& asked, int64_t replicas) {
       is_open ? NearestMultiples(asked.train, known * replicas) : absl::StrCat(known * replicas))};
   if (asked.train % known == 0) {
     const int64_t parts = asked.train / known;
-    hints.push_back(absl::StrCat(
-        is_open ? absl::StrJoin(NearestDivisors(parts, replicas), " or ") : absl::StrCat(parts),
-        " ranks that work on different sequences"));
+    hints.push_back(absl::StrCat(is_open ? NearestDivisors(parts, replicas) : absl::StrCat(parts),
+                                 " ranks that work on different sequences"));
   }
   if (!is_open && asked.train % (asked.micro * replicas) == 0) {
     hints.push_back(absl::StrCat("an accumulation of ", asked.train / (asked.micro * replicas)));

@@ -1,6 +1,8 @@
 #include "worker_runtime/plan/compile_program.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,7 +24,7 @@ class Scheduled {
  public:
   explicit Scheduled(const ProgramInput& input) : input_(input) {
     if (input.schedule != nullptr) return;
-    absl::StatusOr<Schedule> made = ScheduleOf(input.plan, input.mesh.stages);
+    absl::StatusOr<Schedule> made = ScheduleOf(input.plan, input.mesh.places());
     MUSTER_CHECK(made.ok());
     made_ = *std::move(made);
     input_.schedule = &made_;
@@ -44,7 +46,7 @@ absl::Status CheckSchedule(const ProgramInput& input, const Schedule& schedule) 
     return absl::InvalidArgumentError(absl::StrCat("schedule ", schedule.name, ": ", why...));
   };
   MUSTER_CHECK(schedule.num_stages() == static_cast<int>(input.stages.size()));
-  MUSTER_CHECK(schedule.num_ranks() == input.mesh.stages);
+  MUSTER_CHECK(schedule.num_ranks() == input.mesh.places());
   MUSTER_CHECK(schedule.micro_batches == input.plan.accumulation);
   if (SplitsBackward(schedule) && input.plan.recompute.kind != Recompute::Kind::kNone) {
     return refuse(
@@ -61,6 +63,55 @@ Program CompileProgram(const ProgramInput& input, int rank) {
   return ProgramCompiler(scheduled.input(), rank, ReducesEachMicroBatch(scheduled.input())).Run();
 }
 
+namespace {
+
+// In how many ways the replicas of a place add their micro-batches. [replica]: which of them.
+std::vector<int> WaysOfSums(const ProgramInput& input) {
+  std::vector<int> ways(input.mesh.replicas());
+  if (input.plan.mode != SumMode::kOrdered) return ways;
+  std::vector<OrderedSums> known;
+  for (size_t replica = 0; replica < ways.size(); ++replica) {
+    OrderedSums sums = PlanOrderedSums(static_cast<int64_t>(replica), input.mesh.replicas(),
+                                       input.plan.accumulation);
+    const auto same = std::find(known.begin(), known.end(), sums);
+    ways[replica] = static_cast<int>(same - known.begin());
+    if (same == known.end()) known.push_back(std::move(sums));
+  }
+  return ways;
+}
+
+}  // namespace
+
+JobPrograms CompileJob(const ProgramInput& unscheduled) {
+  const Scheduled scheduled(unscheduled);
+  const ProgramInput& input = scheduled.input();
+  const Mesh& mesh = input.mesh;
+  const bool reduces_each = ReducesEachMicroBatch(input);
+  const std::vector<int> ways = WaysOfSums(input);
+  const int shards = mesh.SizeOf(kShards);
+  // What a rank hands to those with the same shards is as large as these are.
+  const bool hands_on = shards > 1 && mesh.SizeOf(Dimension::kReplica) > 1;
+  std::vector<Bucket> buckets;  // of the place at hand
+  const auto sizes_of_shards = [&](int rank) {
+    std::vector<int64_t> sizes;
+    for (const Bucket& bucket : buckets) {
+      sizes.push_back(ShardOf(bucket.blocks, mesh.IndexOf(rank, kShards), shards).num_blocks());
+    }
+    return sizes;
+  };
+  JobPrograms job;
+  std::map<std::tuple<int, int, std::vector<int64_t>>, int> kinds;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    const int place = mesh.PlaceOf(rank), replica = mesh.IndexOf(rank, kReplicas);
+    if (hands_on && replica == 0) buckets = ProgramDraft(input, rank, reduces_each).program.buckets;
+    const auto [kind, is_new] = kinds.try_emplace({place, ways[replica], sizes_of_shards(rank)},
+                                                  static_cast<int>(job.programs.size()));
+    if (is_new) job.programs.push_back(ProgramCompiler(input, rank, reduces_each).Run());
+    job.kind_of_rank.push_back(kind->second);
+  }
+  return job;
+}
+
 ReductionChoice ReductionOf(const ProgramInput& unscheduled) {
   const Scheduled scheduled(unscheduled);
   const ProgramInput& input = scheduled.input();
@@ -72,9 +123,9 @@ ReductionChoice ReductionOf(const ProgramInput& unscheduled) {
   int64_t exchange = 0;  // at most, where all ranks share a machine: who does, is not known here
   const auto cost = [&](bool reduces_each) {
     ReductionCost most;
-    for (int place = 0; place < input.mesh.stages; ++place) {
-      const Program program =
-          ProgramCompiler(input, place * input.mesh.replicas, reduces_each).Run();
+    for (int place = 0; place < input.mesh.places(); ++place) {
+      const int rank = input.mesh.Moved(0, Dimension::kPipeline, place);
+      const Program program = ProgramCompiler(input, rank, reduces_each).Run();
       const StepFigures figures = FiguresOf(program);
       exchange = std::max(exchange, ExchangeMemoryOf(program, input.mesh.size()).total());
       most.memory_bytes = std::max(most.memory_bytes, TotalOf(figures.peak));
@@ -88,12 +139,13 @@ ReductionChoice ReductionOf(const ProgramInput& unscheduled) {
 }
 
 bool ReducesEachMicroBatch(const ProgramInput& input) {
-  if (!NeedsUses(input.plan, input.mesh)) return true;  // there is no choice
+  const bool is_choice = NeedsUses(input.plan, input.mesh) && input.plan.mode != SumMode::kOrdered;
+  if (!is_choice) return true;
   return ReductionOf(input).chosen == GradientReduction::kEachMicroBatch;
 }
 
-bool NeedsUses(const Plan& plan, Mesh mesh) {
-  return RanksOfShard(plan, mesh) > 1 && plan.gradients.placement == Placement::kShard;
+bool NeedsUses(const Plan& plan, const Mesh& mesh) {
+  return mesh.SizeOf(kShards) > 1 && plan.gradients.placement == Placement::kShard;
 }
 
 namespace {
@@ -101,18 +153,16 @@ namespace {
 // The replica of a place that needs most.
 int ReplicaThatNeedsMost(const ProgramInput& input) {
   const Plan& plan = input.plan;
-  const Mesh mesh = input.mesh;
   if (plan.mode != SumMode::kOrdered) return 0;  // the largest shards
-  const auto needs = [&](int rank) {
-    const int64_t replica = rank % mesh.replicas;
+  const int64_t replicas = input.mesh.replicas();
+  const auto needs = [&](int64_t replica) {
     const LeafRange range = {replica * plan.accumulation, (replica + 1) * plan.accumulation};
-    const int64_t leaves = mesh.replicas * plan.accumulation;
-    return std::pair(OrderedPartialSums(replica, mesh.replicas, plan.accumulation),
-                     CoverWithSubtrees(range, leaves).size());
+    return std::pair(OrderedPartialSums(replica, replicas, plan.accumulation),
+                     CoverWithSubtrees(range, replicas * plan.accumulation).size());
   };
   int most = 0;
-  for (int rank = 1; rank < mesh.replicas; ++rank) {
-    if (needs(rank) > needs(most)) most = rank;
+  for (int replica = 1; replica < replicas; ++replica) {
+    if (needs(replica) > needs(most)) most = replica;
   }
   const auto bytes = [&](int rank) { return TotalOf(FiguresOf(CompileProgram(input, rank)).peak); };
   return most == 0 || bytes(0) > bytes(most) ? 0 : most;
@@ -121,16 +171,16 @@ int ReplicaThatNeedsMost(const ProgramInput& input) {
 }  // namespace
 
 int RankThatNeedsMost(const ProgramInput& input, int place) {
-  return place * input.mesh.replicas + ReplicaThatNeedsMost(input);
+  return input.mesh.Moved(ReplicaThatNeedsMost(input), Dimension::kPipeline, place);
 }
 
 int RankThatNeedsMost(const ProgramInput& input) {
   int most = 0;
   int64_t most_bytes = -1;
-  for (int place = 0; place < input.mesh.stages; ++place) {
+  for (int place = 0; place < input.mesh.places(); ++place) {
     const int rank = RankThatNeedsMost(input, place);
     const int64_t bytes =
-        input.mesh.stages == 1 ? 0 : TotalOf(FiguresOf(CompileProgram(input, rank)).peak);
+        input.mesh.places() == 1 ? 0 : TotalOf(FiguresOf(CompileProgram(input, rank)).peak);
     if (bytes <= most_bytes) continue;
     most = rank;
     most_bytes = bytes;

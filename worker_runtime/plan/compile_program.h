@@ -11,9 +11,9 @@
 #include "muster/plan.h"
 #include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/choose_reduction.h"
+#include "worker_runtime/plan/mesh.h"
 #include "worker_runtime/plan/parameter_info.h"
 #include "worker_runtime/plan/program.h"
-#include "worker_runtime/plan/rank_groups.h"
 #include "worker_runtime/plan/schedules/schedule.h"
 #include "worker_runtime/plan/state_types.h"
 #include "worker_runtime/plan/use_trace.h"
@@ -36,8 +36,8 @@ struct ProgramInput {
   const Plan& plan;
   absl::Span<const ParameterInfo> parameters;
   StateTypes types;
-  Mesh mesh;
-  absl::Span<const StageInfo> stages;  // [mesh.stages * stages per rank]
+  Mesh mesh;                           // MeshOf(plan)
+  absl::Span<const StageInfo> stages;  // [mesh.places() * stages per rank]
   // Its ranks stand for their replicas; null: as the plan says (ScheduleOf).
   const Schedule* schedule = nullptr;
 };
@@ -53,9 +53,16 @@ absl::Status CheckSchedule(const ProgramInput& input, const Schedule& schedule);
 // whole; those that hold the same shard; those that hold secondary shards. Where two are the same
 // ranks, they are one group.
 //
-// plan.shard_ranks and plan.gathering.secondary_ranks divide what they are part of (CheckGroups),
-// and the schedule fits (CheckSchedule).
+// The schedule fits (CheckSchedule).
 Program CompileProgram(const ProgramInput& input, int rank);
+
+// The programs of all ranks. Those of ranks of one kind differ in nothing but where these are in
+// their groups, and so in which blocks they own.
+struct JobPrograms {
+  std::vector<Program> programs;  // of the first rank of each kind
+  std::vector<int> kind_of_rank;  // [ranks]
+};
+JobPrograms CompileJob(const ProgramInput& input);
 
 // When sharded gradients are reduced, and why: what the plan says, else what its costs say, for
 // which plan.memory_bytes_max holds what ranks exchange in, too.
@@ -64,7 +71,7 @@ ReductionChoice ReductionOf(const ProgramInput& input);
 bool ReducesEachMicroBatch(const ProgramInput& input);
 
 // Whether the programs of a plan need to know the uses of units (UseTrace::forward).
-bool NeedsUses(const Plan& plan, Mesh mesh);
+bool NeedsUses(const Plan& plan, const Mesh& mesh);
 
 // The rank of `mesh`, or one of them, whose step takes the most memory and sends the most: in
 // ordered mode ranks differ in how many partial sums they hold.

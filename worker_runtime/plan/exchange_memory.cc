@@ -107,11 +107,11 @@ ExchangeCall CallOf(const Action& action, const Exchange& exchange, const Progra
   return call;
 }
 
-GroupPlace PlaceIn(const Group& group, int rank, int ranks_of_node) {
-  const auto at = std::find(group.ranks.begin(), group.ranks.end(), rank);
-  const int left = at == group.ranks.begin() ? group.ranks.back() : *std::prev(at);
-  return {.rank = static_cast<int>(at - group.ranks.begin()),
-          .size = static_cast<int>(group.ranks.size()),
+GroupPlace PlaceIn(const std::vector<int>& group, int rank, int ranks_of_node) {
+  const auto at = std::find(group.begin(), group.end(), rank);
+  const int left = at == group.begin() ? group.back() : *std::prev(at);
+  return {.rank = static_cast<int>(at - group.begin()),
+          .size = static_cast<int>(group.size()),
           .left_shares_memory = rank / ranks_of_node == left / ranks_of_node};
 }
 
@@ -172,8 +172,8 @@ ExchangeMemory ExchangeMemoryOf(const Program& program, int ranks_of_node) {
   ExchangeMemory memory;
   const int node = program.rank / ranks_of_node;
   for (size_t g = 0; g < program.groups.size(); ++g) {
-    const Group& group = program.groups[g];
-    if (group.ranks.size() == 1) continue;
+    const std::vector<int> group = program.RanksOfGroup(static_cast<int>(g));
+    if (group.size() == 1) continue;
     const GroupPlace place = PlaceIn(group, program.rank, ranks_of_node);
     memory.staging += StagingOf(program, static_cast<int>(g), place);
     std::set<int> senders;
@@ -187,7 +187,7 @@ ExchangeMemory ExchangeMemoryOf(const Program& program, int ranks_of_node) {
     }
     if (g == 0) senders.insert((place.rank + place.size - 1) % place.size);
     for (const int sender : senders) {
-      if (group.ranks[sender] / ranks_of_node == node) memory.rings += kCollectiveRingBytes;
+      if (group[sender] / ranks_of_node == node) memory.rings += kCollectiveRingBytes;
     }
   }
   // Transfers are made in the world, each way between two ranks by a thread of its own.
@@ -195,9 +195,10 @@ ExchangeMemory ExchangeMemoryOf(const Program& program, int ranks_of_node) {
   for (const Action& action : program.actions) {
     const Transfer* const transfer = action.If<Transfer>();
     if (transfer == nullptr) continue;
-    if (!ways.insert({transfer->is_send, transfer->peer}).second) continue;
+    const int peer = program.PeerOf(*transfer);
+    if (!ways.insert({transfer->is_send, peer}).second) continue;
     memory.staging += kCallBytes;
-    const bool is_near = transfer->peer / ranks_of_node == node;
+    const bool is_near = peer / ranks_of_node == node;
     if (!transfer->is_send && is_near) memory.rings += kTransferRingBytes;
   }
   return memory;

@@ -48,4 +48,13 @@ absl::Status CheckBelowOne(absl::string_view field, double value) {
   return Bad(field, ExactText(value), "at least 0 and below 1");
 }
 
+std::string NearestDivisors(int64_t n, int64_t wanted) {
+  int64_t below = std::min(wanted, n);
+  while (n % below != 0) --below;
+  int64_t above = wanted + 1;
+  while (above <= n && above <= 64 * wanted && n % above != 0) ++above;
+  const bool has_above = above <= n && n % above == 0;
+  return has_above ? absl::StrCat(below, " or ", above) : absl::StrCat(below);
+}
+
 }  // namespace muster::plan

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -24,5 +25,8 @@ absl::Status CheckPositive(absl::string_view field, double value);
 // What names of a model are compared with; a plan's texts are lines, so it has no spaces.
 absl::Status CheckPattern(absl::string_view field, absl::string_view pattern);
 absl::Status CheckBelowOne(absl::string_view field, double value);  // and 0 or more
+
+// "2 or 4": the divisors of `n` next to `wanted`, from below and from above; both are 1 or more.
+std::string NearestDivisors(int64_t n, int64_t wanted);
 
 }  // namespace muster::plan

@@ -9,7 +9,8 @@ GradientReductions::GradientReductions(ProgramDraft& draft, const std::vector<Un
     : draft_(draft),
       uses_(uses),
       place_(draft.program.buckets.size(), kNone),
-      is_reduced_(draft.program.buckets.size()),
+      is_reduced_(LearnedBuckets(draft.program).size()),
+      last_use_(draft.program.buckets.size()),
       last_reduce_(draft.program.buckets.size(), kNone) {}
 
 void GradientReductions::Begin(Entry& entry) {
@@ -19,19 +20,27 @@ void GradientReductions::Begin(Entry& entry) {
 }
 
 void GradientReductions::ReduceWhatIsComplete(const PlannedPass& pass, size_t use, Point at) {
-  for (size_t b = 0; b < LearnedBuckets(draft_.program).size(); ++b) {
-    const auto is_used = [&](size_t begin, size_t end) {
-      return std::any_of(uses_.data() + begin, uses_.data() + end, [&](const UnitUse& other) {
-        return GradientBucketOf(draft_.program, other.unit) == static_cast<int>(b);
-      });
-    };
-    if (is_used(use, pass.end_use) || !draft_.IsOfStage(b) || is_reduced_[b]) continue;
-    // A bucket that the pass does not use at all is reduced at its end.
-    if (!is_used(pass.first_use, use) && at.entry != kNone) continue;
+  const auto reduce = [&](int b) {
+    if (!draft_.IsOfStage(b) || is_reduced_[b]) return;
     is_reduced_[b] = true;
-    Add(static_cast<int>(b), pass.micro_batch(), at);
+    Add(b, pass.micro_batch(), at);
+  };
+  if (at.entry != kNone) {
+    if (use == pass.first_use) return FindLastUses(pass);
+    const int b = GradientBucketOf(draft_.program, uses_[use - 1].unit);
+    if (b != kNone && last_use_[b] == use - 1) reduce(b);
+    return;
   }
-  if (at.entry == kNone) is_reduced_.assign(is_reduced_.size(), false);
+  // What is left has been used last, or not at all.
+  for (size_t b = 0; b < is_reduced_.size(); ++b) reduce(static_cast<int>(b));
+  is_reduced_.assign(is_reduced_.size(), false);
+}
+
+void GradientReductions::FindLastUses(const PlannedPass& pass) {
+  for (size_t use = pass.first_use; use < pass.end_use; ++use) {
+    const int b = GradientBucketOf(draft_.program, uses_[use].unit);
+    if (b != kNone) last_use_[b] = use;
+  }
 }
 
 void GradientReductions::ReduceStage() {

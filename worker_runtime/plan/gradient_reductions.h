@@ -23,8 +23,9 @@ class GradientReductions {
   int last_backward() const { return last_backward_; }
   // Streamed gradients of the bucket get their place with the first use of it by a backward pass.
   void Begin(Entry& entry);
-  // Buckets that no use from `use` on of this pass belongs to, and that are not reduced yet. `at`:
-  // the moment at which the gradients are all there; its entry is kNone for the end of the pass.
+  // The bucket that the pass has used for the last time before `use`, if any. `at`: the moment at
+  // which its gradients are all there. Called for each use of the pass in turn, unless none of them
+  // is to be reduced early; and at its end, with an entry of kNone, for all that are left.
   void ReduceWhatIsComplete(const PlannedPass& pass, size_t use, Point at);
   // The buckets of the stage at hand, whose gradients are whole with its last pass.
   void ReduceStage();
@@ -36,6 +37,7 @@ class GradientReductions {
   void Finish();
 
  private:
+  void FindLastUses(const PlannedPass& pass);
   void Add(int b, int64_t micro_batch, Point at);
   Action ActionOf(int b, int64_t micro_batch, Point at) const;
   // The reductions that a streamed one waits for.
@@ -47,6 +49,7 @@ class GradientReductions {
   ArenaLayout arena_;
   std::vector<int64_t> place_;    // by bucket, while its gradients lie there
   std::vector<bool> is_reduced_;  // by bucket, of the pass at hand
+  std::vector<size_t> last_use_;  // by bucket, of the pass that used it last
   std::vector<int> last_reduce_;  // by bucket, of streamed gradients
   std::vector<int> to_replicate_;
   std::vector<int> added_;

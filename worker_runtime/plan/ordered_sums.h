@@ -38,6 +38,7 @@ struct OrderedSums {
   // The slots in which the roots of CoverWithSubtrees of the rank's range are in the end, left to
   // right.
   std::vector<int> root_slots;
+  friend bool operator==(const OrderedSums&, const OrderedSums&) = default;
 };
 
 // What rank `rank` of `size` does; 0 <= rank < size, accumulation >= 1 (checked).

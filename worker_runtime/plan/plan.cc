@@ -164,7 +164,8 @@ absl::StatusOr<int> NumStages(const Plan& plan, int world_size) {
   const int64_t stages = plan.stages == 0 ? world_size : plan.stages;
   if (stages <= world_size && world_size % stages == 0) return static_cast<int>(stages);
   return absl::InvalidArgumentError(absl::StrCat(
-      "plan: ", world_size, " ranks cannot be divided into ", stages, " stages of a pipeline"));
+      "plan: ", world_size, " ranks cannot be divided into ", stages, " stages of a pipeline; ",
+      plan::NearestDivisors(world_size, stages), " would fit"));
 }
 
 }  // namespace muster

@@ -37,6 +37,7 @@ struct PlanOptions {
   BatchSizes asked;
   OffloadOptions offload;
   bool measures_unit_costs = false;  // Plan::unit_costs is filled in once the model can run
+  int64_t replicas = 0;              // of each shard, as --mesh says; 0: what is left
   int64_t batch_size = 4;            // sequences per rank and micro-batch
   int64_t steps = 200;
   DType dtype = DType::kF32;

@@ -13,6 +13,7 @@
 #include "worker_runtime/plan/exchange_memory.h"
 #include "worker_runtime/plan/held_memory.h"
 #include "worker_runtime/plan/known_models.h"
+#include "worker_runtime/plan/mesh_page.h"
 #include "worker_runtime/plan/prove_program.h"
 #include "worker_runtime/plan/schedules/generators.h"
 #include "worker_runtime/plan/schedules/prove_schedule.h"
@@ -249,12 +250,18 @@ void AppendGathering(const Program& program, std::string& page) {
                   Grouped(sharded), " gives units up between their uses.\n");
 }
 
+Mesh MeshOfJob(const PlanPageInput& input) {
+  const absl::StatusOr<Mesh> mesh = MeshOf(input.options.plan, static_cast<int>(input.places()),
+                                           static_cast<int>(input.world_size));
+  MUSTER_CHECK(mesh.ok());  // the job was planned with it
+  return *mesh;
+}
+
 ProgramInput InputOf(const PlanPageInput& input, const Plan& plan) {
   return {.plan = plan,
           .parameters = input.parameters,
           .types = TypesOf(plan, input.parameters),
-          .mesh = {.stages = static_cast<int>(input.places()),
-                   .replicas = static_cast<int>(input.replicas())},
+          .mesh = MeshOfJob(input),
           .stages = input.stages};
 }
 
@@ -306,10 +313,10 @@ std::string OrderText(const std::string& schedule) {
 
 void AppendStages(const PlanPageInput& input, std::string& page) {
   if (input.stages.size() == 1) return;
-  const ProgramInput program_input = InputOf(input, input.options.plan);
+  const ProgramInput program_input = InputOf(input);
   const BlockLayout layout = PlanBlockLayout(input.parameters);
   const absl::StatusOr<Schedule> schedule =
-      ScheduleOf(input.options.plan, program_input.mesh.stages);
+      ScheduleOf(input.options.plan, program_input.mesh.places());
   MUSTER_CHECK(schedule.ok());
   const auto num_stages = static_cast<int64_t>(input.stages.size());
   Heading(page, absl::StrCat("pipeline of ", num_stages, " stages, ", OrderText(schedule->name),
@@ -387,13 +394,11 @@ absl::StatusOr<std::string> FormatPlanPage(const PlanPageInput& input) {
   std::string page;
   AppendModel(input, page);
   AppendPlan(input, page);
+  page += MeshPage(MeshOfJob(input), static_cast<int>(input.ranks_of_node));
   MUSTER_RETURN_IF_ERROR(AppendStep(input, page));
   AppendStages(input, page);
   const Program program = ProgramOf(input);
   const RankMemory memory = MemoryOf(input, program);
-  if (const std::string text = WhatIsNotProven(program, input.world_size); !text.empty()) {
-    ValueLine(page, "not proven at the start", text);
-  }
   AppendOffload(options, page);
   AppendMemory(input, memory, page);
   if (input.verbose) AppendGathering(program, page);
@@ -419,8 +424,10 @@ std::string SourcesText(const PlanSources& sources) {
   return text;
 }
 
+ProgramInput InputOf(const PlanPageInput& input) { return InputOf(input, input.options.plan); }
+
 Program ProgramOf(const PlanPageInput& input) {
-  const ProgramInput program_input = InputOf(input, input.options.plan);
+  const ProgramInput program_input = InputOf(input);
   return CompileProgram(program_input, RankThatNeedsMost(program_input));
 }
 
@@ -429,7 +436,7 @@ ReductionChoice DecideReduction(const PlanPageInput& input) {
       input.options.plan.gradient_reduction != GradientReduction::kChosen) {
     return {.chosen = GradientReduction::kChosen};
   }
-  return ReductionOf(InputOf(input, input.options.plan));
+  return ReductionOf(InputOf(input));
 }
 
 absl::Status CheckOffload(const PlanOptions& options, const PlanPageInput* job) {

@@ -76,6 +76,8 @@ ReductionChoice DecideReduction(const PlanPageInput& input);
 absl::Status CheckOffload(const PlanOptions& options, const PlanPageInput* job = nullptr);
 // The program of that rank.
 Program ProgramOf(const PlanPageInput& input);
+// What the programs of all ranks are made from. It refers to `input`.
+ProgramInput InputOf(const PlanPageInput& input);
 
 // Three digits and a unit: "1.21 GiB".
 std::string ReadableBytes(int64_t bytes);

@@ -179,8 +179,8 @@ bool UsesMatter(const Program& program) {
 }
 
 absl::Span<const Bucket> LearnedBuckets(const Program& program) {
-  const auto frozen = std::find_if(program.buckets.begin(), program.buckets.end(),
-                                   [](const Bucket& bucket) { return bucket.frozen; });
+  const auto frozen = std::partition_point(program.buckets.begin(), program.buckets.end(),
+                                           [](const Bucket& bucket) { return !bucket.frozen; });
   return {program.buckets.data(), static_cast<size_t>(frozen - program.buckets.begin())};
 }
 
@@ -188,6 +188,11 @@ std::vector<BlockRange> OwnedBlocks(const Program& program) {
   std::vector<BlockRange> owned;
   for (const Bucket& bucket : LearnedBuckets(program)) owned.push_back(bucket.owned);
   return owned;
+}
+
+std::vector<BlockRange> NormedBlocks(const Norm& norm, const Program& program) {
+  if (program.mesh.IndexOf(program.rank, norm.copies) != 0) return {};
+  return OwnedBlocks(program);
 }
 
 std::vector<int> BucketsOfUnit(const Program& program, int unit) {
@@ -265,7 +270,7 @@ std::string Describe(const Action& action, const Program& program) {
     if constexpr (requires { body.bucket; }) {
       text += BucketText(body.bucket, BlocksOf(action, program));
     }
-    if constexpr (requires { body.place; }) {
+    if constexpr (requires { body.bucket, body.place; }) {
       if (body.place != kNone) absl::StrAppend(&text, " at place ", body.place);
     }
     if constexpr (requires { body.unshard; }) absl::StrAppend(&text, " of ", body.unshard);
@@ -276,14 +281,15 @@ std::string Describe(const Action& action, const Program& program) {
       if (body.slot != kNone) absl::StrAppend(&text, " to slot ", body.slot);
     }
     if constexpr (requires { body.merges; }) text += SumText(body.merges);
-    if constexpr (requires { body.peer; }) {
+    if constexpr (requires { body.is_send; }) {
       absl::StrAppend(&text, " ", ToString(body.what.payload),
-                      body.is_send ? " to rank " : " from rank ", body.peer, BytesText(body.bytes));
+                      body.is_send ? " to rank " : " from rank ", program.PeerOf(body),
+                      BytesText(body.bytes));
     }
     if constexpr (requires { body.exchange; }) {
       const auto& [collective, group, bytes, padding] = body.exchange;
-      absl::StrAppend(&text, " ", ToString(collective), " in ", program.groups[group].name,
-                      BytesText(bytes));
+      absl::StrAppend(&text, " ", ToString(collective), " in ",
+                      program.mesh.NameOf(program.rank, program.groups[group]), BytesText(bytes));
     }
   };
   std::visit(append, action.body);

@@ -28,6 +28,7 @@
 #include "absl/types/span.h"
 #include "worker_runtime/plan/block_layout.h"
 #include "worker_runtime/plan/bucket_plan.h"
+#include "worker_runtime/plan/mesh.h"
 #include "worker_runtime/plan/ordered_sums.h"
 #include "worker_runtime/plan/schedules/pass_order.h"
 #include "worker_runtime/plan/schedules/schedule.h"
@@ -117,7 +118,7 @@ struct Pass {
 struct Transfer {
   bool is_send = false;
   Handed what;
-  int peer = kNone;  // rank of the world
+  int place = kNone;  // of the pipeline, where the rank is that it goes to or comes from
   int64_t bytes = 0;
 };
 
@@ -151,7 +152,11 @@ struct ShareLoss {
   int giver = 0;  // rank of the world
   Exchange exchange;
 };
-struct Norm {};
+struct Norm {
+  // Ranks along these have the same sums of gradients, and the first of them gives their squares.
+  // Along none where each rank has them all, and makes the norm by itself.
+  Dimensions copies = {};
+};
 struct SumSquares {
   Exchange exchange;
 };
@@ -197,26 +202,6 @@ struct Action {
   }
 };
 
-// Ranks of the world that share a communicator, ascending.
-struct Group {
-  std::string name;
-  std::vector<int> ranks;
-  friend bool operator==(const Group&, const Group&) = default;
-};
-
-// Ranks that hold a state together.
-struct Shards {
-  int group = kNone;  // of Program::groups
-  int rank = 0;       // of this one in it
-  int size = 1;
-  friend bool operator==(const Shards&, const Shards&) = default;
-
-  // Blocks of the largest shard of so many.
-  int64_t LargestOf(int64_t blocks) const { return (blocks + size - 1) / size; }
-  // The blocks of all shards of so many, with the padding that makes shards alike.
-  int64_t PaddedOf(int64_t blocks) const { return LargestOf(blocks) * size; }
-};
-
 // The blocks of a stage that have gradients.
 struct StageBlocks {
   int stage = 0;
@@ -225,9 +210,12 @@ struct StageBlocks {
 };
 
 struct Program {
+  Mesh mesh;
   int rank = 0;
   StateTypes types;
-  std::vector<Group> groups;    // that this rank belongs to
+  // Along which dimensions the ranks lie that it shares a communicator with; 0: the world. All
+  // ranks of a mesh have as many groups, in the same order.
+  std::vector<Dimensions> groups;
   std::vector<Action> actions;  // in the order of launch
   ArenaBytes held = {};         // at all times
   // How this rank adds its micro-batches. The sum of the roots over all ranks is the gradient
@@ -240,8 +228,7 @@ struct Program {
   std::vector<Bucket> buckets;
   // [frozen][unit]; kNone: the unit is of another stage, or has no such parameters.
   std::array<std::vector<int>, 2> bucket_of_unit;
-  std::vector<BlockRange> normed;  // blocks whose squares this rank gives to the norm
-  int64_t num_blocks = 0;          // of the whole model, with gradients
+  int64_t num_blocks = 0;  // of the whole model, with gradients
   // Gradients rest as shards too: what a micro-batch adds is reduced with its backward pass. Else
   // they are whole, in slots.
   bool streams_gradients = false;
@@ -254,6 +241,11 @@ struct Program {
   int64_t live_elements = 0;  // of parameters that are gathered at once, at most
 
   int64_t leaves_per_rank() const { return static_cast<int64_t>(sums.leaves.size()); }
+  int SizeOfGroup(int group) const { return mesh.SizeOf(groups[group]); }
+  std::vector<int> RanksOfGroup(int group) const { return mesh.RanksOf(rank, groups[group]); }
+  int PeerOf(const Transfer& transfer) const {
+    return mesh.Moved(rank, Dimension::kPipeline, transfer.place);
+  }
 };
 
 // The collective of an action; null if it has none.
@@ -277,6 +269,8 @@ bool UsesMatter(const Program& program);
 absl::Span<const Bucket> LearnedBuckets(const Program& program);
 // What this rank updates of each of them, and holds the moments of.
 std::vector<BlockRange> OwnedBlocks(const Program& program);
+// The blocks whose squares this rank gives to the norm.
+std::vector<BlockRange> NormedBlocks(const Norm& norm, const Program& program);
 // The buckets of a unit's parameters: those that learn, those that are frozen; none of a unit of
 // another stage.
 std::vector<int> BucketsOfUnit(const Program& program, int unit);

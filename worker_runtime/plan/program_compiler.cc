@@ -8,7 +8,7 @@ namespace muster::plan {
 
 Program ProgramCompiler::Run() {
   AddPasses();
-  if (draft_.input.mesh.stages > 1) AddShareLoss();
+  if (draft_.input.mesh.places() > 1) AddShareLoss();
   AddUpdates(AddNorm());
   gathers_.Finish();
   reductions_.Finish();
@@ -125,13 +125,15 @@ int ProgramCompiler::GiverOfLoss() const {
 }
 
 bool ProgramCompiler::AddsSquares() const {
-  return draft_.input.mesh.size() > 1 && (draft_.is_sharded() || draft_.input.mesh.stages > 1);
+  return draft_.input.mesh.size() > 1 && (draft_.is_sharded() || draft_.input.mesh.places() > 1);
 }
 
 int ProgramCompiler::AddNorm() {
-  const bool gives = draft_.is_sharded() ? draft_.outer() == 0 : draft_.replica == 0;
-  if (!AddsSquares() || gives) draft_.program.normed = OwnedBlocks(draft_.program);
-  Action norm = {.body = Norm{}, .after = reductions_.added()};
+  const Dimensions same_shards = {Dimension::kReplica};
+  const Norm body = {.copies = !AddsSquares()        ? Dimensions{}
+                               : draft_.is_sharded() ? same_shards
+                                                     : kReplicas};
+  Action norm = {.body = body, .after = reductions_.added()};
   norm.after.push_back(reductions_.last_backward());
   int ready = draft_.Add(std::move(norm));
   if (AddsSquares()) {

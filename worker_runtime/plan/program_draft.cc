@@ -13,18 +13,16 @@ namespace muster::plan {
 ProgramDraft::ProgramDraft(const ProgramInput& the_input, int rank, bool the_reduces_each)
     : input(the_input),
       reduces_each(the_reduces_each),
-      place(rank / the_input.mesh.replicas),
-      replica(rank % the_input.mesh.replicas),
-      layout(PlanBlockLayout(the_input.parameters)),
-      groups(PlanRankGroups(the_input.plan, the_input.mesh, rank)) {
+      place(the_input.mesh.PlaceOf(rank)),
+      layout(PlanBlockLayout(the_input.parameters)) {
+  program.mesh = input.mesh;
   program.rank = rank;
   program.types = input.types;
-  program.groups = groups.groups;
-  program.shards = groups.shards;
-  program.secondary = groups.secondary;
+  AddGroups();
   program.ordered = input.plan.mode == SumMode::kOrdered;
   if (program.ordered) {
-    program.sums = PlanOrderedSums(replica, replicas(), input.plan.accumulation);
+    program.sums =
+        PlanOrderedSums(input.mesh.IndexOf(rank, kReplicas), replicas(), input.plan.accumulation);
   } else {
     program.sums = {.num_slots = 1, .root_slots = {0}};
     program.sums.leaves.resize(input.plan.accumulation);
@@ -37,6 +35,27 @@ ProgramDraft::ProgramDraft(const ProgramInput& the_input, int rank, bool the_red
   program.num_blocks = layout.num_blocks;
   AddBuckets();
   ChooseGathered();
+}
+
+void ProgramDraft::AddGroups() {
+  const Mesh& mesh = input.mesh;
+  const auto add = [&](Dimensions along) {
+    std::vector<Dimensions>& all = program.groups;
+    const auto at = std::find(all.begin(), all.end(), mesh.Spread(along));
+    if (at != all.end()) return static_cast<int>(at - all.begin());
+    all.push_back(mesh.Spread(along));
+    return static_cast<int>(all.size()) - 1;
+  };
+  const auto shards = [&](Dimensions along) -> struct Shards {
+    return {
+        .group = add(along), .rank = mesh.IndexOf(program.rank, along), .size = mesh.SizeOf(along)};
+  };
+  add(kWorld);
+  groups.stage = add(kReplicas);
+  if (shard_ranks() == 1) return;
+  program.shards = shards(kShards);
+  if (mesh.SizeOf(Dimension::kReplica) > 1) groups.replicas = add({Dimension::kReplica});
+  if (mesh.SizeOf(Dimension::kSecondary) > 1) program.secondary = shards({Dimension::kSecondary});
 }
 
 void ProgramDraft::AddBuckets() {
@@ -55,11 +74,14 @@ void ProgramDraft::AddBuckets() {
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     Bucket& bucket = program.buckets[b];
     const BlockRange blocks = bucket.blocks;
-    bucket.owned = is_sharded() ? ShardOf(blocks, inner(), shard_ranks()) : blocks;
+    bucket.owned = ShardOf(blocks, program.shards.rank, program.shards.size);
     const std::vector<BlockRange>& units = bucket.frozen ? layout.frozen_units : layout.units;
-    for (size_t u = 0; u < units.size(); ++u) {
-      if (units[u].num_blocks() == 0 || !units[u].Overlaps(blocks)) continue;
-      program.bucket_of_unit[bucket.frozen][u] = static_cast<int>(b);
+    auto unit = std::partition_point(units.begin(), units.end(), [&](const BlockRange& earlier) {
+      return earlier.end <= blocks.begin;
+    });
+    for (; unit != units.end() && unit->begin < blocks.end; ++unit) {
+      if (unit->num_blocks() == 0) continue;
+      program.bucket_of_unit[bucket.frozen][unit - units.begin()] = static_cast<int>(b);
     }
   }
 }

@@ -12,11 +12,16 @@
 #include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/ordered_sums.h"
 #include "worker_runtime/plan/program.h"
-#include "worker_runtime/plan/rank_groups.h"
 
 namespace muster::plan {
 
 inline constexpr int64_t kLossBytes = 2 * sizeof(double);
+
+// Numbers of Program::groups.
+struct OwnGroups {
+  int stage = 0;         // the replicas of its stages
+  int replicas = kNone;  // those that hold the same shards, where shards have replicas
+};
 
 struct ProgramDraft {
   // Has no actions yet. `input` has a schedule, and outlives this. `the_reduces_each`: gradients
@@ -24,9 +29,7 @@ struct ProgramDraft {
   ProgramDraft(const ProgramInput& the_input, int rank, bool the_reduces_each);
 
   // Ranks that share one shard of each sharded state.
-  int shard_ranks() const { return RanksOfShard(input.plan, input.mesh); }
-  int inner() const { return replica % shard_ranks(); }
-  int outer() const { return replica / shard_ranks(); }
+  int shard_ranks() const { return input.mesh.SizeOf(kShards); }
   bool is_hybrid() const { return is_sharded() && shard_ranks() < replicas(); }
   bool Shards(const StatePlan& state) const;
   bool is_sharded() const { return Shards(input.plan.optimizer); }
@@ -42,9 +45,7 @@ struct ProgramDraft {
   const StageInfo& info() const { return input.stages[stage]; }
   bool is_last_stage() const { return stage + 1 == static_cast<int>(input.stages.size()); }
   int PlaceOf(int of_stage) const { return input.schedule->rank_of_stage[of_stage]; }
-  int replicas() const { return input.mesh.replicas; }
-  // The rank that is this replica at another place.
-  int RankAt(int of_place) const { return of_place * replicas() + replica; }
+  int replicas() const { return input.mesh.replicas(); }
   // Nothing of a unit needs to be there as a whole.
   bool EntersBuckets() const;
   // Whether the bucket is one of the stage at hand.
@@ -67,13 +68,13 @@ struct ProgramDraft {
   const ProgramInput& input;
   const bool reduces_each;
   const int place;
-  const int replica;
   const BlockLayout layout;
-  RankGroups groups;
+  OwnGroups groups;
   Program program;
   int stage = 0;  // at hand: that of the pass or of the buckets which are added
 
  private:
+  void AddGroups();
   bool StreamsGradients() const;
   // This rank's stages, in the order in which their gradients are whole.
   std::vector<int> StagesAsTheyEnd() const;

@@ -1,6 +1,7 @@
 // ProveMemory: who touches what, and whether one of two that touch the same waits for the other. A
 // pass is looked at use by use.
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -8,108 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/plan/moments.h"
 #include "worker_runtime/plan/prove_program.h"
 
 namespace muster::plan {
 namespace {
-
-// --- who waits for whom -------------------------------------------------------------------------
-
-// A moment of a program: an action, or of a pass what comes before its first use (the first) and
-// each use.
-class Moments {
- public:
-  explicit Moments(const Program& program) : program_(program) {
-    for (const Action& action : program.actions) {
-      first_.push_back(count_);
-      count_ += 1 + EntriesOf(action).size();
-    }
-    before_.resize(count_);
-    Connect();
-  }
-
-  size_t count() const { return count_; }
-  size_t First(int action) const { return first_[action]; }
-  size_t Last(int action) const {
-    return first_[action] + EntriesOf(program_.actions[action]).size();
-  }
-  // The moment of use number `entry`.
-  size_t Use(int pass, size_t entry) const { return first_[pass] + 1 + entry; }
-  // Whose it is.
-  size_t ActionOf(size_t moment) const {
-    return std::upper_bound(first_.begin(), first_.end(), moment) - first_.begin() - 1;
-  }
-
-  // False if something waits for itself.
-  bool Order() {
-    std::vector<int> missing(count_);
-    std::vector<std::vector<size_t>> followers(count_);
-    for (size_t m = 0; m < count_; ++m) {
-      missing[m] = static_cast<int>(before_[m].size());
-      for (const size_t other : before_[m]) followers[other].push_back(m);
-    }
-    words_ = (count_ + 63) / 64;
-    reach_.assign(count_ * words_, 0);
-    std::vector<size_t> free;
-    for (size_t m = 0; m < count_; ++m) {
-      if (missing[m] == 0) free.push_back(m);
-    }
-    size_t num_ordered = 0;
-    while (!free.empty()) {
-      const size_t moment = free.back();
-      free.pop_back();
-      ++num_ordered;
-      for (const size_t other : before_[moment]) Include(moment, other);
-      for (const size_t next : followers[moment]) {
-        if (--missing[next] == 0) free.push_back(next);
-      }
-    }
-    return num_ordered == count_;
-  }
-
-  bool IsBefore(size_t earlier, size_t later) const {
-    return (reach_[later * words_ + earlier / 64] >> (earlier % 64) & 1) != 0;
-  }
-
- private:
-  void Connect() {
-    int last_compute = kNone;
-    for (size_t i = 0; i < program_.actions.size(); ++i) {
-      const Action& action = program_.actions[i];
-      const int index = static_cast<int>(i);
-      std::vector<size_t>& begin = before_[First(index)];
-      for (const int other : action.after) begin.push_back(Last(other));
-      // The BACKWARD is over by then for the memory that a REDUCE touches.
-      if (const int of = BackwardOf(action); of != kNone) begin.push_back(Last(of));
-      // What came before that use is over.
-      if (action.at.pass != kNone) begin.push_back(First(action.at.pass) + action.at.entry);
-      const absl::Span<const Entry> entries = EntriesOf(action);
-      for (size_t e = 0; e < entries.size(); ++e) {
-        std::vector<size_t>& use = before_[Use(index, e)];
-        use.push_back(Use(index, e) - 1);
-        for (const int other : entries[e].unshards) use.push_back(Last(other));
-        for (const int other : entries[e].waits) use.push_back(Last(other));
-      }
-      if (LaneOf(action.kind()) != Lane::kCompute) continue;
-      if (last_compute != kNone) begin.push_back(Last(last_compute));
-      last_compute = index;
-    }
-  }
-
-  void Include(size_t moment, size_t other) {
-    uint64_t* own = &reach_[moment * words_];
-    const uint64_t* its = &reach_[other * words_];
-    for (size_t w = 0; w < words_; ++w) own[w] |= its[w];
-    own[other / 64] |= uint64_t{1} << (other % 64);
-  }
-
-  const Program& program_;
-  std::vector<size_t> first_;  // by action
-  size_t count_ = 0;
-  std::vector<std::vector<size_t>> before_;  // by moment: those that it waits for itself
-  size_t words_ = 0;
-  std::vector<uint64_t> reach_;  // [count_][words_]
-};
 
 // The blocks of the arena that an UNSHARD puts a bucket into.
 BlockRange PlaceOf(const Unshard& unshard, const Program& program) {
@@ -151,7 +55,7 @@ class Accesses {
   }
 
   using ByMemory = std::map<std::pair<Memory, int>, std::vector<Access>>;
-  const ByMemory& by_memory() const { return by_memory_; }
+  ByMemory& by_memory() { return by_memory_; }
   const absl::Status& status() const { return status_; }
 
  private:
@@ -263,7 +167,7 @@ class Accesses {
     const Exchange* const exchange = ExchangeOf(action);
     if (exchange == nullptr || exchange->padding == kNone) return;
     const int64_t end = exchange->padding + BytesOfCopy(action, program_);
-    if (PadsInUnreduced(program_)) {
+    if (pads_in_unreduced_) {
       const int64_t each = kBlockElements * BytesOf(program_.types.gradients);
       Touch(moment, Memory::kUnreduced, {exchange->padding / each, (end + each - 1) / each}, true);
     } else {
@@ -343,7 +247,7 @@ class Accesses {
         Touch(moment, Memory::kLoss, true);
         break;
       case ActionKind::kNorm:
-        for (const BlockRange& normed : program_.normed) Result(moment, normed, false);
+        for (const BlockRange& owned : OwnedBlocks(program_)) Result(moment, owned, false);
         Touch(moment, Memory::kSquares, true);
         break;
       case ActionKind::kSquares:
@@ -372,6 +276,7 @@ class Accesses {
 
   const Program& program_;
   const Moments& moments_;
+  const bool pads_in_unreduced_ = PadsInUnreduced(program_);
   std::vector<int64_t> place_;  // by bucket: where its gradients are being written
   ByMemory by_memory_;
   absl::Status status_;
@@ -415,23 +320,105 @@ absl::Status ProveGathering(const Program& program, const Moments& moments) {
   return absl::OkStatus();
 }
 
-absl::Status ProveAccesses(const Program& program, const Moments& moments,
-                           const Accesses& accesses) {
-  for (const auto& [memory, all] : accesses.by_memory()) {
-    for (size_t b = 0; b < all.size(); ++b) {
-      for (size_t a = 0; a < b; ++a) {
-        if (!(all[a].writes || all[b].writes) || !all[a].blocks.Overlaps(all[b].blocks)) continue;
-        if (all[a].moment == all[b].moment || moments.IsBefore(all[a].moment, all[b].moment) ||
-            moments.IsBefore(all[b].moment, all[a].moment)) {
-          continue;
-        }
-        const size_t one = moments.ActionOf(all[a].moment);
-        const size_t other = moments.ActionOf(all[b].moment);
-        const size_t earlier = std::min(one, other);
-        return CannotRun(NameOfAction(program, std::max(one, other)), " does not wait for action ",
-                         earlier, " (", Describe(program.actions[earlier], program),
-                         "), which touches the same memory");
+// What has touched one kind of memory so far, range by range. Accesses are added in an order in
+// which each comes behind what it waits for: it is enough that each waits for the last one that
+// wrote, and one that writes for those that have read since.
+class Touched {
+ public:
+  explicit Touched(const Moments& moments) : moments_(moments) {}
+
+  // The one that `access` should wait for and does not; null: there is none.
+  const Access* Add(const Access& access) {
+    Split(access.blocks.begin);
+    Split(access.blocks.end);
+    const auto begin = ranges_.lower_bound(access.blocks.begin);
+    const auto end = ranges_.lower_bound(access.blocks.end);
+    for (auto range = begin; range != end; ++range) {
+      if (const Access* missed = Missed(range->second, access)) return missed;
+    }
+    if (access.writes) {
+      ranges_.erase(begin, end);
+      ranges_[access.blocks.begin] = {.end = access.blocks.end, .writer = &access};
+    } else {
+      Read(access);
+    }
+    return nullptr;
+  }
+
+ private:
+  struct Range {
+    int64_t end = 0;
+    const Access* writer = nullptr;
+    std::vector<const Access*> readers;  // since it was written
+  };
+
+  bool Waits(const Access& later, const Access& earlier) const {
+    return earlier.moment == later.moment || moments_.IsBefore(earlier.moment, later.moment);
+  }
+
+  const Access* Missed(const Range& range, const Access& access) const {
+    if (range.writer != nullptr && !Waits(access, *range.writer)) return range.writer;
+    if (!access.writes) return nullptr;
+    const auto missed = std::find_if(range.readers.begin(), range.readers.end(),
+                                     [&](const Access* reader) { return !Waits(access, *reader); });
+    return missed == range.readers.end() ? nullptr : *missed;
+  }
+
+  // So that a range begins at `block`, or none holds it.
+  void Split(int64_t block) {
+    auto behind = ranges_.upper_bound(block);
+    if (behind == ranges_.begin()) return;
+    auto& [begin, range] = *std::prev(behind);
+    if (begin == block || range.end <= block) return;
+    Range rest = range;
+    range.end = block;
+    ranges_.emplace_hint(behind, block, std::move(rest));
+  }
+
+  void Read(const Access& access) {
+    int64_t next = access.blocks.begin;
+    while (next < access.blocks.end) {
+      const auto range = ranges_.lower_bound(next);
+      const bool is_known = range != ranges_.end() && range->first == next;
+      const int64_t begin = range == ranges_.end() ? access.blocks.end : range->first;
+      if (is_known) {
+        AddReader(range->second, access);
+        next = range->second.end;
+      } else {
+        const int64_t end = std::min(begin, access.blocks.end);
+        ranges_[next] = {.end = end, .readers = {&access}};
+        next = end;
       }
+    }
+  }
+
+  // The last one that computes stands for those before it.
+  void AddReader(Range& range, const Access& access) const {
+    const bool replaces = !range.readers.empty() && moments_.Computes(access.moment) &&
+                          moments_.Computes(range.readers.back()->moment);
+    if (replaces) range.readers.pop_back();
+    range.readers.push_back(&access);
+  }
+
+  const Moments& moments_;
+  std::map<int64_t, Range> ranges_;  // by begin; none where nothing has been touched
+};
+
+absl::Status ProveAccesses(const Program& program, const Moments& moments, Accesses& accesses) {
+  for (auto& [memory, all] : accesses.by_memory()) {
+    std::stable_sort(all.begin(), all.end(), [&](const Access& a, const Access& b) {
+      return moments.PlaceOf(a.moment) < moments.PlaceOf(b.moment);
+    });
+    Touched touched(moments);
+    for (const Access& access : all) {
+      const Access* const missed = touched.Add(access);
+      if (missed == nullptr) continue;
+      const size_t one = moments.ActionOf(missed->moment);
+      const size_t other = moments.ActionOf(access.moment);
+      const size_t earlier = std::min(one, other);
+      return CannotRun(NameOfAction(program, std::max(one, other)), " does not wait for action ",
+                       earlier, " (", Describe(program.actions[earlier], program),
+                       "), which touches the same memory");
     }
   }
   return absl::OkStatus();
@@ -471,28 +458,13 @@ absl::Status CheckReferences(const Program& program) {
   return absl::OkStatus();
 }
 
-std::string WhatIsNotProven(const Program& program, int64_t num_ranks) {
-  std::string text;
-  if (num_ranks > kMostProvenRanks) {
-    text = absl::StrCat("that the ranks agree (there are ", num_ranks, ", and up to ",
-                        kMostProvenRanks, " are compared)");
-  }
-  size_t count = 0;
-  for (const Action& action : program.actions) count += 1 + EntriesOf(action).size();
-  if (count <= kMostCheckedActions) return text;
-  return absl::StrCat(text, text.empty() ? "" : "; ",
-                      "that a rank's actions touch memory in order (it has ", count, ", and up to ",
-                      kMostCheckedActions, " are compared)");
-}
-
 absl::Status ProveMemory(const Program& program) {
   MUSTER_RETURN_IF_ERROR(CheckReferences(program));
   Moments moments(program);
-  if (moments.count() > kMostCheckedActions) return absl::OkStatus();
   if (!moments.Order()) {
     return CannotRun("rank ", program.rank, ": some of its actions wait for each other in a ring");
   }
-  const Accesses accesses(program, moments);
+  Accesses accesses(program, moments);
   MUSTER_RETURN_IF_ERROR(accesses.status());
   MUSTER_RETURN_IF_ERROR(ProveGathering(program, moments));
   return ProveAccesses(program, moments, accesses);

@@ -2,26 +2,25 @@
 
 #include <algorithm>
 #include <bit>
+#include <deque>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/status_macros.h"
+#include "worker_runtime/plan/like_ranks.h"
 
 namespace muster::plan {
 namespace {
 
-std::string Name(const Program& program, size_t action) { return NameOfAction(program, action); }
-
 // --- P1 and P2: the walk ------------------------------------------------------------------------
 
-// The side of one rank in something that ranks meet in.
+// The side of one class of ranks in something that ranks meet in.
 struct Side {
-  int rank = 0;
+  int of_class = 0;
   int action = 0;
 };
 
@@ -30,25 +29,28 @@ bool IsLaunched(const Action& action) {
   return lane != Lane::kCompute && lane != Lane::kMemory;
 }
 
+// One rank of each class goes through its program.
 class Walk {
  public:
-  explicit Walk(absl::Span<const Program> programs) : programs_(programs) {
-    for (const Program& program : programs) {
-      done_.emplace_back(program.actions.size(), false);
-      next_compute_.push_back(0);
-      next_launch_.push_back(0);
-      next_memory_.push_back(0);
-      came_to_.emplace_back(program.actions.size(), kNone);
+  explicit Walk(const LikeRanks& ranks)
+      : ranks_(ranks),
+        next_compute_(ranks.size()),
+        next_launch_(ranks.size()),
+        next_memory_(ranks.size()) {
+    for (const LikeRanks::Class& own : ranks.classes()) {
+      done_.emplace_back(own.program->actions.size(), false);
+      came_to_.emplace_back(own.program->actions.size(), kNone);
+      num_launched_.emplace_back(own.program->groups.size());
     }
   }
 
   absl::Status Run() {
     for (bool moved = true; moved;) {
       moved = false;
-      for (size_t rank = 0; rank < programs_.size(); ++rank) {
-        while (Compute(rank) || GiveUp(rank)) moved = true;
+      for (int own = 0; own < ranks_.size(); ++own) {
+        while (Compute(own) || GiveUp(own)) moved = true;
         for (;;) {
-          MUSTER_ASSIGN_OR_RETURN(const bool launched, Launch(rank));
+          MUSTER_ASSIGN_OR_RETURN(const bool launched, Launch(own));
           if (!launched) break;
           moved = true;
         }
@@ -58,60 +60,62 @@ class Walk {
   }
 
  private:
-  bool IsReady(int rank, const Action& action) const {
-    const auto is_done = [&](int i) { return static_cast<bool>(done_[rank][i]); };
+  const Program& ProgramOf(int of_class) const { return *ranks_.classes()[of_class].program; }
+
+  bool IsReady(int own, const Action& action) const {
+    const auto is_done = [&](int i) { return static_cast<bool>(done_[own][i]); };
     return std::all_of(action.after.begin(), action.after.end(), is_done) &&
            (BackwardOf(action) == kNone || is_done(BackwardOf(action))) &&
-           (action.at.pass == kNone || came_to_[rank][action.at.pass] >= action.at.entry);
+           (action.at.pass == kNone || came_to_[own][action.at.pass] >= action.at.entry);
   }
 
   // Skips to the next action of the kind that `wanted` tells.
   template <typename Wanted>
-  const Action* Next(size_t rank, size_t& at, Wanted wanted) const {
-    const std::vector<Action>& actions = programs_[rank].actions;
+  const Action* Next(int own, size_t& at, Wanted wanted) const {
+    const std::vector<Action>& actions = ProgramOf(own).actions;
     while (at < actions.size() && !wanted(actions[at])) ++at;
     return at < actions.size() ? &actions[at] : nullptr;
   }
 
-  bool Compute(size_t rank) {
-    size_t& at = next_compute_[rank];
+  bool Compute(int own) {
+    size_t& at = next_compute_[own];
     const Action* action =
-        Next(rank, at, [](const Action& a) { return LaneOf(a.kind()) == Lane::kCompute; });
+        Next(own, at, [](const Action& a) { return LaneOf(a.kind()) == Lane::kCompute; });
     if (action == nullptr) return false;
     const absl::Span<const Entry> entries = EntriesOf(*action);
-    int& use = came_to_[rank][at];
+    int& use = came_to_[own][at];
     if (use == kNone) {
-      if (!IsReady(static_cast<int>(rank), *action)) return false;
+      if (!IsReady(own, *action)) return false;
       use = 0;
-    } else if (!MayUse(rank, entries[use])) {
+    } else if (!MayUse(own, entries[use])) {
       return false;
     } else {
       ++use;
     }
-    if (use == static_cast<int>(entries.size())) done_[rank][at++] = true;
+    if (use == static_cast<int>(entries.size())) done_[own][at++] = true;
     return true;
   }
 
-  bool MayUse(size_t rank, const Entry& entry) const {
-    const auto is_done = [&](int other) { return static_cast<bool>(done_[rank][other]); };
+  bool MayUse(int own, const Entry& entry) const {
+    const auto is_done = [&](int other) { return static_cast<bool>(done_[own][other]); };
     return std::all_of(entry.unshards.begin(), entry.unshards.end(), is_done) &&
            std::all_of(entry.waits.begin(), entry.waits.end(), is_done);
   }
 
-  bool GiveUp(size_t rank) {
-    size_t& at = next_memory_[rank];
+  bool GiveUp(int own) {
+    size_t& at = next_memory_[own];
     const Action* action =
-        Next(rank, at, [](const Action& a) { return LaneOf(a.kind()) == Lane::kMemory; });
-    if (action == nullptr || !IsReady(static_cast<int>(rank), *action)) return false;
-    done_[rank][at++] = true;
+        Next(own, at, [](const Action& a) { return LaneOf(a.kind()) == Lane::kMemory; });
+    if (action == nullptr || !IsReady(own, *action)) return false;
+    done_[own][at++] = true;
     return true;
   }
 
-  absl::StatusOr<bool> Launch(size_t rank) {
-    size_t& at = next_launch_[rank];
-    const Action* action = Next(rank, at, [](const Action& a) { return IsLaunched(a); });
-    if (action == nullptr || !IsReady(static_cast<int>(rank), *action)) return false;
-    const Side side = {static_cast<int>(rank), static_cast<int>(at)};
+  absl::StatusOr<bool> Launch(int own) {
+    size_t& at = next_launch_[own];
+    const Action* action = Next(own, at, [](const Action& a) { return IsLaunched(a); });
+    if (action == nullptr || !IsReady(own, *action)) return false;
+    const Side side = {own, static_cast<int>(at)};
     ++at;
     if (const Transfer* const transfer = action->If<Transfer>()) {
       MUSTER_RETURN_IF_ERROR(Hand(side, *transfer));
@@ -122,138 +126,198 @@ class Walk {
   }
 
   absl::Status Meet(Side side, const Exchange& exchange) {
-    const Group& group = programs_[side.rank].groups[exchange.group];
-    const int64_t sequence = num_launched_[{side.rank, group.ranks}]++;
-    std::vector<Side>& sides = meetings_[{group.ranks, sequence}];
+    const int meeting = ranks_.classes()[side.of_class].meetings[exchange.group];
+    const int64_t sequence = num_launched_[side.of_class][exchange.group]++;
+    const auto at = meetings_.try_emplace({meeting, sequence}).first;
+    std::vector<Side>& sides = at->second;
     sides.push_back(side);
     if (CallOf(sides.front()) != CallOf(side)) return Differ(sides.front(), side);
-    if (sides.size() < group.ranks.size()) return absl::OkStatus();
-    for (const Side& each : sides) done_[each.rank][each.action] = true;
+    if (sides.size() < ranks_.meetings()[meeting].classes.size()) return absl::OkStatus();
+    for (const Side& each : sides) done_[each.of_class][each.action] = true;
+    meetings_.erase(at);
     return absl::OkStatus();
   }
 
   // Transfers between two ranks meet in the order of their calls.
   absl::Status Hand(Side side, const Transfer& transfer) {
-    const std::pair<int, int> way = transfer.is_send ? std::pair(side.rank, transfer.peer)
-                                                     : std::pair(transfer.peer, side.rank);
-    std::vector<Side>& waiting = waiting_[way];
+    const int peer = ranks_.PeerOf(side.of_class, transfer);
+    const std::pair way =
+        transfer.is_send ? std::pair(side.of_class, peer) : std::pair(peer, side.of_class);
+    std::deque<Side>& waiting = waiting_[way];
     const auto of = [&](Side any) { return ActionOf(any).As<Transfer>(); };
     if (waiting.empty() || of(waiting.front()).is_send == transfer.is_send) {
       waiting.push_back(side);
       return absl::OkStatus();
     }
     const Side other = waiting.front();
-    waiting.erase(waiting.begin());
+    waiting.pop_front();
     if (of(other).what != transfer.what || of(other).bytes != transfer.bytes) {
       return Differ(other, side);
     }
-    done_[side.rank][side.action] = true;
-    done_[other.rank][other.action] = true;
+    done_[side.of_class][side.action] = true;
+    done_[other.of_class][other.action] = true;
     return absl::OkStatus();
   }
 
   const Action& ActionOf(const Side& side) const {
-    return programs_[side.rank].actions[side.action];
+    return ProgramOf(side.of_class).actions[side.action];
   }
   // What must be the same on all sides.
   std::tuple<ActionKind, Collective, int64_t, BlockRange> CallOf(const Side& side) const {
     const Action& action = ActionOf(side);
     const Exchange& exchange = *ExchangeOf(action);
+    const int bucket = BucketOf(action);
     return {action.kind(), exchange.collective, exchange.bytes,
-            BlocksOf(action, programs_[side.rank])};
+            bucket == kNone ? BlockRange() : ProgramOf(side.of_class).buckets[bucket].blocks};
   }
   absl::Status Differ(const Side& a, const Side& b) const {
-    return CannotRun(Name(programs_[a.rank], a.action), " meets ",
-                     Name(programs_[b.rank], b.action));
+    return CannotRun(ranks_.NameOf(a.of_class, a.action), " meets ",
+                     ranks_.NameOf(b.of_class, b.action));
   }
 
   absl::Status CheckEnd() const {
-    for (size_t rank = 0; rank < programs_.size(); ++rank) {
-      const auto stuck = std::find(done_[rank].begin(), done_[rank].end(), false);
-      if (stuck == done_[rank].end()) continue;
-      return CannotRun(Name(programs_[rank], stuck - done_[rank].begin()), " never ends");
+    for (int own = 0; own < ranks_.size(); ++own) {
+      const auto stuck = std::find(done_[own].begin(), done_[own].end(), false);
+      if (stuck == done_[own].end()) continue;
+      return CannotRun(ranks_.NameOf(own, stuck - done_[own].begin()), " never ends");
     }
     return absl::OkStatus();
   }
 
-  const absl::Span<const Program> programs_;
-  std::vector<std::vector<bool>> done_;    // [rank][action]
-  std::vector<size_t> next_compute_;       // [rank]
-  std::vector<size_t> next_launch_;        // [rank]
-  std::vector<size_t> next_memory_;        // [rank]
-  std::vector<std::vector<int>> came_to_;  // [rank][action]: a pass to which of its uses
-  std::map<std::pair<int, std::vector<int>>, int64_t> num_launched_;
-  std::map<std::pair<std::vector<int>, int64_t>, std::vector<Side>> meetings_;
-  std::map<std::pair<int, int>, std::vector<Side>> waiting_;  // by (from, to)
+  const LikeRanks& ranks_;
+  // [class]
+  std::vector<size_t> next_compute_;
+  std::vector<size_t> next_launch_;
+  std::vector<size_t> next_memory_;
+  // [class][action]
+  std::vector<std::vector<bool>> done_;
+  std::vector<std::vector<int>> came_to_;                          // a pass: to which of its uses
+  std::vector<std::vector<int64_t>> num_launched_;                 // [class][group]
+  std::map<std::pair<int, int64_t>, std::vector<Side>> meetings_;  // by meeting and sequence
+  std::map<std::pair<int, int>, std::deque<Side>> waiting_;        // by the classes (from, to)
 };
 
 // --- P3: one order ------------------------------------------------------------------------------
 
-// The k-th collective of a group.
-using Instance = std::pair<std::vector<int>, int64_t>;
+// The collectives of all groups, and which comes before which.
+class CallOrder {
+ public:
+  explicit CallOrder(const LikeRanks& ranks) : calls_(ranks.meetings().size()) {
+    for (const LikeRanks::Class& own : ranks.classes()) Add(own);
+  }
 
-absl::Status ProveOneOrder(absl::Span<const Program> programs) {
-  std::map<Instance, std::vector<Instance>> followers;
-  std::map<Instance, int> num_before;
-  for (const Program& program : programs) {
-    std::map<int, int64_t> sequence;
-    std::optional<Instance> previous;
-    for (const Action& action : program.actions) {
+  absl::Status Prove() {
+    std::vector<int> free;
+    for (size_t call = 0; call < all_.size(); ++call) {
+      if (all_[call].num_before == 0) free.push_back(static_cast<int>(call));
+    }
+    size_t ordered = 0;
+    for (; ordered < free.size(); ++ordered) {
+      for (const int next : all_[free[ordered]].followers) {
+        if (--all_[next].num_before == 0) free.push_back(next);
+      }
+    }
+    if (ordered == all_.size()) return absl::OkStatus();
+    const Call& ring = *std::find_if(all_.begin(), all_.end(),
+                                     [](const Call& call) { return call.num_before > 0; });
+    const std::vector<int> ranks = ring.caller->program->mesh.RanksOf(
+        ring.caller->rank, ring.caller->program->groups[ring.group]);
+    return CannotRun("collective ", ring.sequence, " of the group of rank ", ranks.front(), " and ",
+                     ranks.size() - 1,
+                     " others comes before another collective on one rank and after it on another");
+  }
+
+ private:
+  struct Call {
+    const LikeRanks::Class* caller = nullptr;
+    int group = 0;  // of the caller
+    int64_t sequence = 0;
+    std::vector<int> followers;
+    int num_before = 0;
+  };
+
+  void Add(const LikeRanks::Class& own) {
+    std::vector<size_t> sequence(own.program->groups.size());
+    int previous = kNone;
+    for (const Action& action : own.program->actions) {
       const Exchange* const exchange = ExchangeOf(action);
       if (exchange == nullptr) continue;
-      Instance instance = {program.groups[exchange->group].ranks, sequence[exchange->group]++};
-      num_before.try_emplace(instance, 0);
-      if (previous && *previous != instance) {
-        followers[*previous].push_back(instance);
-        ++num_before[instance];
+      const int group = exchange->group;
+      std::vector<int>& calls = calls_[own.meetings[group]];
+      if (sequence[group] == calls.size()) {
+        calls.push_back(static_cast<int>(all_.size()));
+        all_.push_back({&own, group, static_cast<int64_t>(sequence[group])});
       }
-      previous = std::move(instance);
+      const int call = calls[sequence[group]++];
+      if (previous != kNone) {
+        all_[previous].followers.push_back(call);
+        ++all_[call].num_before;
+      }
+      previous = call;
     }
   }
-  std::vector<Instance> free;
-  for (const auto& [instance, count] : num_before) {
-    if (count == 0) free.push_back(instance);
-  }
-  size_t ordered = 0;
-  while (!free.empty()) {
-    const Instance instance = std::move(free.back());
-    free.pop_back();
-    ++ordered;
-    for (const Instance& next : followers[instance]) {
-      if (--num_before[next] == 0) free.push_back(next);
-    }
-  }
-  if (ordered == num_before.size()) return absl::OkStatus();
-  const auto ring = std::find_if(num_before.begin(), num_before.end(),
-                                 [](const auto& entry) { return entry.second > 0; });
-  return CannotRun("collective ", ring->first.second, " of the group of rank ",
-                   ring->first.first.front(), " and ", ring->first.first.size() - 1,
-                   " others comes before another collective on one rank and after it on another");
-}
+
+  std::vector<Call> all_;
+  std::vector<std::vector<int>> calls_;  // [meeting][sequence]: numbers of all_
+};
 
 // --- P4: the norm -------------------------------------------------------------------------------
 
-// Looks at the ranks that add their squares together, or at one that adds none.
-absl::Status ProveNorm(absl::Span<const Program> programs) {
-  std::vector<int> times(programs.empty() ? 0 : programs.front().num_blocks, 0);
-  const auto check = [&](const Program& program) {
-    const auto wrong = std::find_if(times.begin(), times.end(), [](int t) { return t != 1; });
-    if (wrong == times.end()) return absl::OkStatus();
-    return CannotRun("block ", wrong - times.begin(), " counts ", *wrong,
-                     " times in the norm of rank ", program.rank);
-  };
-  for (const Program& program : programs) {
-    const bool adds = std::any_of(program.actions.begin(), program.actions.end(),
-                                  [](const Action& a) { return a.If<SumSquares>() != nullptr; });
-    for (const BlockRange& blocks : program.normed) {
-      for (int64_t b = blocks.begin; b < blocks.end; ++b) ++times[b];
+// The first action of this kind; null: there is none.
+template <typename Body>
+const Body* Find(const Program& program) {
+  const auto found = std::find_if(program.actions.begin(), program.actions.end(),
+                                  [](const Action& a) { return a.If<Body>() != nullptr; });
+  return found == program.actions.end() ? nullptr : &std::get<Body>(found->body);
+}
+
+// Shows that the ranges are [0, num_blocks) together. They are sorted here.
+absl::Status CheckCountsOnce(std::vector<BlockRange>& given, int64_t num_blocks, int rank) {
+  std::sort(given.begin(), given.end(),
+            [](const BlockRange& a, const BlockRange& b) { return a.begin < b.begin; });
+  int64_t end = 0;
+  for (const BlockRange& blocks : given) {
+    if (blocks.num_blocks() == 0) continue;
+    if (blocks.begin != end) {
+      const bool is_missing = blocks.begin > end;
+      return CannotRun("block ", is_missing ? end : blocks.begin, " counts ", is_missing ? 0 : 2,
+                       " times in the norm of rank ", rank);
     }
-    const bool is_last = &program == &programs.back();
-    if (adds && !is_last) continue;
-    MUSTER_RETURN_IF_ERROR(check(program));
-    std::fill(times.begin(), times.end(), 0);
+    end = blocks.end;
   }
-  return absl::OkStatus();
+  if (end == num_blocks) return absl::OkStatus();
+  return CannotRun("block ", end, " counts 0 times in the norm of rank ", rank);
+}
+
+// Looks at the ranks that add their squares together, or at one of each kind that adds none.
+absl::Status ProveNorm(const JobPrograms& job) {
+  std::vector<BlockRange> together;
+  const Program* adds = nullptr;
+  std::vector<const Norm*> norms;
+  for (const Program& program : job.programs) {
+    norms.push_back(Find<Norm>(program));
+    if (Find<SumSquares>(program) != nullptr) {
+      adds = &program;
+      continue;
+    }
+    std::vector<BlockRange> given;
+    if (norms.back() != nullptr) given = NormedBlocks(*norms.back(), program);
+    MUSTER_RETURN_IF_ERROR(CheckCountsOnce(given, program.num_blocks, program.rank));
+  }
+  if (adds == nullptr) return absl::OkStatus();
+  for (size_t rank = 0; rank < job.kind_of_rank.size(); ++rank) {
+    const int kind = job.kind_of_rank[rank];
+    const Program& program = job.programs[kind];
+    const auto own = static_cast<int>(rank);
+    const bool gives =
+        norms[kind] != nullptr && program.mesh.IndexOf(own, norms[kind]->copies) == 0;
+    if (!gives) continue;
+    const int shard = program.mesh.IndexOf(own, kShards);
+    for (const Bucket& bucket : LearnedBuckets(program)) {
+      together.push_back(ShardOf(bucket.blocks, shard, program.shards.size));
+    }
+  }
+  return CheckCountsOnce(together, adds->num_blocks, adds->rank);
 }
 
 // --- figures ------------------------------------------------------------------------------------
@@ -277,7 +341,7 @@ int64_t SentBy(const Action& action, const Program& program) {
   if (transfer != nullptr) return transfer->is_send ? transfer->bytes : 0;
   const Exchange* const exchange = ExchangeOf(action);
   if (exchange == nullptr) return 0;
-  const auto n = static_cast<int64_t>(program.groups[exchange->group].ranks.size());
+  const int64_t n = program.SizeOfGroup(exchange->group);
   const bool sums_leaves = action.If<SumLoss>() || action.If<SumSquares>();
   if (action.If<ShareLoss>() || (sums_leaves && !program.ordered)) {
     // So few bytes go by recursive doubling, unless the sum is ordered.
@@ -332,13 +396,14 @@ StepFigures FiguresOf(const Program& program) {
   return figures;
 }
 
-absl::Status ProvePrograms(absl::Span<const Program> programs) {
-  for (const Program& program : programs) {
+absl::Status ProvePrograms(const JobPrograms& job) {
+  for (const Program& program : job.programs) {
     MUSTER_RETURN_IF_ERROR(CheckReferences(program));
   }
-  MUSTER_RETURN_IF_ERROR(ProveNorm(programs));
-  MUSTER_RETURN_IF_ERROR(ProveOneOrder(programs));
-  return Walk(programs).Run();
+  MUSTER_RETURN_IF_ERROR(ProveNorm(job));
+  const LikeRanks ranks(job);
+  MUSTER_RETURN_IF_ERROR(CallOrder(ranks).Prove());
+  return Walk(ranks).Run();
 }
 
 }  // namespace muster::plan

@@ -10,9 +10,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
+#include "worker_runtime/plan/compile_program.h"
 #include "worker_runtime/plan/program.h"
 
 namespace muster::plan {
@@ -32,14 +31,14 @@ StepFigures FiguresOf(const Program& program);
 //
 //   M1  every action waits for earlier ones only, and nothing for itself;
 //   M2  of two actions, or uses of units, that touch the same memory, of which one writes it, one
-//       waits for the other (not looked at in programs of more than kMostCheckedActions of both);
+//       waits for the other;
 //   M3  what a pass uses has been gathered and not been given up yet, what is gathered is given up
 //       once, and all of it lies within its arena.
 //
 // Errors: kFailedPrecondition: names the rank, the action and what does not hold.
 absl::Status ProveMemory(const Program& program);
 
-// Walks the programs of ranks 0 .. n-1 together, from start to end, and shows that
+// Walks the programs of all ranks together, from start to end, and shows that
 //
 //   P1  every action is done in the end: nobody waits for what never comes;
 //   P2  what meets agrees: the k-th collective of a group, and the k-th transfer from one rank to
@@ -49,7 +48,7 @@ absl::Status ProveMemory(const Program& program);
 //   P4  each block of the gradient counts once in the norm.
 //
 // Errors: as ProveMemory.
-absl::Status ProvePrograms(absl::Span<const Program> programs);
+absl::Status ProvePrograms(const JobPrograms& job);
 
 // M1 of actions alone, which the others build on.
 absl::Status CheckReferences(const Program& program);
@@ -62,13 +61,5 @@ absl::Status CannotRun(const Text&... text) {
 
 // "rank 3, action 12 (NORM)"
 std::string NameOfAction(const Program& program, size_t action);
-
-inline constexpr int kMostCheckedActions = 8192;
-// A job of more ranks trusts what was proven for fewer.
-inline constexpr int kMostProvenRanks = 256;
-
-// What of M2 and P1-P4 is not shown of a job of `num_ranks` whose largest program is `program`,
-// because of these two bounds, for people. Empty: nothing.
-std::string WhatIsNotProven(const Program& program, int64_t num_ranks);
 
 }  // namespace muster::plan

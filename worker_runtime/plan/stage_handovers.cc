@@ -72,10 +72,8 @@ void StageHandovers::AddTiedValues(const std::vector<int>& updates, int last_bac
 }
 
 Action StageHandovers::ActionOf(bool is_send, const HandedBy& with, int64_t bytes) const {
-  Action action = {.body = Transfer{.is_send = is_send,
-                                    .what = with.what,
-                                    .peer = draft_.RankAt(with.place),
-                                    .bytes = bytes}};
+  Action action = {
+      .body = Transfer{.is_send = is_send, .what = with.what, .place = with.place, .bytes = bytes}};
   // What is received stays for its pass; what is passed on is the tape's.
   if (!is_send || with.what.payload != Payload::kActivation) action.keeps_bytes = bytes;
   return action;

@@ -26,8 +26,11 @@ UnitGathers::UnitGathers(ProgramDraft& draft, const std::vector<UnitUse>& uses)
     : draft_(draft),
       uses_(uses),
       schedule_(MakeSchedule(draft, uses)),
-      gathering_(draft.program.buckets.size()) {
+      gathering_(draft.program.buckets.size()),
+      end_of_uses_(draft.layout.units.size()) {
   draft_.program.live_elements = schedule_.live_elements;
+  if (UsesBuckets(draft.program)) return;  // nothing is gathered
+  for (size_t use = 0; use < uses.size(); ++use) end_of_uses_[uses[use].unit] = use + 1;
 }
 
 void UnitGathers::Begin() {
@@ -79,8 +82,7 @@ void UnitGathers::AddUnshardOf(int b, Point at) {
 }
 
 void UnitGathers::AddReshardsOf(int unit, size_t use, Point at, int after_pass) {
-  const bool comes_again = std::any_of(uses_.begin() + static_cast<int64_t>(use), uses_.end(),
-                                       [&](const UnitUse& later) { return later.unit == unit; });
+  const bool comes_again = use < end_of_uses_[unit];
   for (const int b : BucketsOfUnit(draft_.program, unit)) {
     if (gathering_[b].unshard != kNone) AddReshard(b, comes_again, at, after_pass);
   }

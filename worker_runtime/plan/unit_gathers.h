@@ -49,6 +49,7 @@ class UnitGathers {
   const UseSchedule schedule_;
   std::array<ArenaLayout, 2> arenas_;  // [frozen]
   std::vector<Gathering> gathering_;   // by bucket
+  std::vector<size_t> end_of_uses_;    // by unit: behind its last use
 };
 
 }  // namespace muster::plan

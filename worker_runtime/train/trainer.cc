@@ -534,7 +534,6 @@ void Trainer::PrintStart() const {
                      .exchange_notes = world_->notes(),
                      .weights = DescribeWeights(),
                      .adapters = DescribeAdapters(),
-                     .not_proven = engine_->not_proven(),
                      .resumed = resumed_}));
   if (engine_->step() >= options_.plan.steps) {
     console_.Print(absl::StrCat("\nnothing to train: ", engine_->step(),

@@ -119,7 +119,6 @@ std::string DescribeStart(const StartFacts& facts) {
   if (!facts.plan.unit_costs.empty()) {
     absl::StrAppend(&text, Line("cut by", ToString(facts.plan.unit_costs)));
   }
-  if (!facts.not_proven.empty()) absl::StrAppend(&text, Line("unproven", facts.not_proven));
   if (!facts.weights.empty()) absl::StrAppend(&text, Line("weights", facts.weights));
   if (!facts.adapters.empty()) absl::StrAppend(&text, Line("adapters", facts.adapters));
   if (!facts.device_notes.empty()) absl::StrAppend(&text, Line("device", facts.device_notes));

@@ -30,7 +30,6 @@ struct StartFacts {
   std::string exchange_notes;  // Communicator::notes
   std::string weights;         // the model's files that training begins with; empty: none
   std::string adapters;        // empty: there are none
-  std::string not_proven;      // Engine::not_proven
   std::string resumed;         // the checkpoint; empty: none
 };
 

@@ -299,9 +299,6 @@ class Engine {
 
   int64_t step() const;  // steps made so far, with those that a loss scale skipped
   const Plan& plan() const;
-  // What was not proven of the ranks' programs, since the ranks or the actions are too many, as
-  // `muster plan` has it; empty: nothing.
-  const std::string& not_proven() const;
   EngineMemory memory() const;
   // The pool of activations; for work between steps (generating text) without memory of its own.
   TensorPool& pool();

@@ -45,11 +45,29 @@ TEST(PlanCommand, PlansAKnownModelForSoManyRanks) {
                                  HasSubstr("124,439,808"), HasSubstr("for 8 ranks"))));
 }
 
-TEST(PlanCommand, SaysWhatIsNotProvenOfSoManyRanks) {
-  EXPECT_THAT(PlanCommandText({"--model=gpt2-124m", "--world_size=512"}),
-              IsOkAndHolds(HasSubstr("not proven at the start")));
-  EXPECT_THAT(PlanCommandText({"--model=gpt2-124m", "--world_size=256"}),
-              IsOkAndHolds(Not(HasSubstr("not proven"))));
+TEST(PlanCommand, ShowsWhereTheRanksOfAMeshLie) {
+  EXPECT_THAT(PlanCommandText(
+                  {"--model=gpt2-124m", "--plan=zero-3", "--mesh=pp=2,shard=4", "--world_size=16"}),
+              IsOkAndHolds(AllOf(HasSubstr("mesh, pp=2 x dp=2 x shard=4:"),
+                                 ContainsRegex("node 1 +ranks 8-15: pp=1, dp=0-1, shard=0-3"),
+                                 ContainsRegex("along pp +groups of 2 ranks, each over 2 nodes"),
+                                 ContainsRegex("shard_ranks +4 +--mesh"),
+                                 ContainsRegex("stages +2 +--mesh"),
+                                 ContainsRegex("mesh +pp=2,shard=4 +--mesh"))));
+  EXPECT_THAT(PlanCommandText({"--plan=zero-3", "--mesh=pp=2", "--world_size=4"}),
+              IsOkAndHolds(Not(ContainsRegex("shard_ranks.*--mesh"))));
+  ExpectRefused({"--mesh=pp=3", "--world_size=16"}, "16 ranks cannot be divided into 3 stages");
+  ExpectRefused({"--plan=zero-3", "--mesh=pp=2,shard=3", "--world_size=16"},
+                "--mesh is 3, which does not divide");
+  ExpectRefused({"--mesh=dp=4", "--world_size=16"},
+                "--mesh: dp is 4, and 16 ranks lie over dp=16; dp=16 fits, or leave it out");
+}
+
+// Thousands of ranks are proven like others, so nothing is left to say of them.
+TEST(PlanCommand, PlansThousandsOfRanks) {
+  EXPECT_THAT(PlanCommandText({"--model=llama-3-70b", "--plan=zero-3", "--stages=8",
+                               "--accumulation=64", "--world_size=4096", "--dtype=bf16"}),
+              IsOkAndHolds(AllOf(HasSubstr("for 4,096 ranks"), HasSubstr("and 504 more"))));
 }
 
 TEST(PlanCommand, TellsAGpusMemoryInEveryTypeThatItComputesIn) {

@@ -156,7 +156,7 @@ TEST_P(SeveralActivationsUnder, SendAndReserveWhatProgramsSay) {
         {.plan = plan,
          .parameters = parameters,
          .types = plan::TypesOf(plan, DType::kF32),
-         .mesh = {.stages = places},
+         .mesh = *plan::MeshOf(plan, places, places),
          .stages = engine::StagesOf(store, plan::PlanBlockLayout(parameters), cut, traces)},
         rank));
     const auto sent = static_cast<double>(figures.sent_total());

@@ -45,13 +45,12 @@ std::vector<Exchanged> Planned(Plan plan, int ranks, int ranks_of_node) {
   const auto infos = engine::StagesOf(store, plan::PlanBlockLayout(parameters), cut, traces);
   std::vector<Exchanged> planned;
   for (int rank = 0; rank < ranks; ++rank) {
-    const plan::Program program =
-        plan::CompileProgram({.plan = plan,
-                              .parameters = parameters,
-                              .types = plan::TypesOf(plan, DType::kF32),
-                              .mesh = {.stages = stages, .replicas = ranks / stages},
-                              .stages = infos},
-                             rank);
+    const plan::Program program = plan::CompileProgram({.plan = plan,
+                                                        .parameters = parameters,
+                                                        .types = plan::TypesOf(plan, DType::kF32),
+                                                        .mesh = *plan::MeshOf(plan, stages, ranks),
+                                                        .stages = infos},
+                                                       rank);
     planned.push_back({plan::ExchangeMemoryOf(program, ranks_of_node).total(),
                        plan::FiguresOf(program).sent_total()});
     // Ranks show each other what they call, which is something to a model as small.

@@ -220,7 +220,7 @@ std::vector<plan::StepFigures> PlannedFigures(const Plan& plan, int ranks) {
   const plan::ProgramInput input = {.plan = plan,
                                     .parameters = parameters,
                                     .types = plan::TypesOf(plan, DType::kF32),
-                                    .mesh = {.replicas = ranks},
+                                    .mesh = *plan::MeshOf(plan, 1, ranks),
                                     .stages = stages};
   std::vector<plan::StepFigures> figures;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -322,7 +322,7 @@ std::vector<plan::Program> ProgramsOf(const Setting& setting) {
         plan::CompileProgram({.plan = plan,
                               .parameters = parameters,
                               .types = plan::TypesOf(plan, DType::kF32),
-                              .mesh = {.stages = places, .replicas = setting.replicas},
+                              .mesh = *plan::MeshOf(plan, places, places * setting.replicas),
                               .stages = stages},
                              rank));
   }

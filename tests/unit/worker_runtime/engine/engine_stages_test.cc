@@ -264,13 +264,13 @@ std::vector<plan::Program> ProgramsOf(const Setting& setting) {
   const auto stages = engine::StagesOf(store, plan::PlanBlockLayout(parameters), cut, traces);
   std::vector<plan::Program> programs;
   for (int rank = 0; rank < setting.ranks; ++rank) {
-    programs.push_back(plan::CompileProgram(
-        {.plan = plan,
-         .parameters = parameters,
-         .types = plan::TypesOf(plan, DType::kF32),
-         .mesh = {.stages = cut.stages(), .replicas = setting.ranks / cut.stages()},
-         .stages = stages},
-        rank));
+    programs.push_back(
+        plan::CompileProgram({.plan = plan,
+                              .parameters = parameters,
+                              .types = plan::TypesOf(plan, DType::kF32),
+                              .mesh = *plan::MeshOf(plan, cut.stages(), setting.ranks),
+                              .stages = stages},
+                             rank));
   }
   return programs;
 }

@@ -52,7 +52,7 @@ struct SmallRig {
   std::unique_ptr<BatchReader> Read(int64_t first_step = 0) {
     return *BatchReader::Create(text, {.seed = rig().plan.seed,
                                        .rank = rig().replica(),
-                                       .size = rig().set_up.mesh.replicas,
+                                       .size = rig().set_up.mesh.replicas(),
                                        .accumulation = rig().plan.accumulation,
                                        .batch = kWhole.batch,
                                        .sequence = kWhole.sequence,

@@ -45,6 +45,7 @@ struct Rank {
     }
     set_up.stages[3].borrowed = {0};
     set_up.received = {{}, {{2}}, {{2}}, {{2}, {2}}};
+    set_up.mesh = plan::Mesh({2, 1, 1, 1});
     set_up.schedule = *plan::ScheduleOf(plan, 2);
     transfers.emplace(world, store, set_up, plan::TypesOf(plan, DType::kF32), passes, queue, pool);
   }
@@ -56,7 +57,7 @@ struct Rank {
     return tensor;
   }
 
-  // Carries it out, with rank `peer` at its other end.
+  // Carries it out.
   absl::Status Carry(Transfer transfer) {
     transfer.bytes = 2 * sizeof(float);
     std::vector<Tensor> memory = transfers->MemoryOf(transfer);
@@ -95,7 +96,7 @@ TEST(StageTransfers, BringWhatAStageHasMadeToTheOneThatWaitsForIt) {
       rank.passes.At(2, 5).input_gradients = {rank.Filled(7)};
     }
     for (const Payload payload : {Payload::kActivation, Payload::kGradient}) {
-      absl::Status status = rank.Carry({.is_send = sends, .what = {payload, 2, 5}, .peer = peer});
+      absl::Status status = rank.Carry({.is_send = sends, .what = {payload, 2, 5}, .place = peer});
       if (!status.ok()) return status;
     }
     if (sends) {
@@ -115,7 +116,7 @@ TEST(StageTransfers, BringGradientsOfTiedParametersBackAndTheirValuesThere) {
     const bool lends = world.rank() == 0;
     const int peer = 1 - world.rank();
     absl::Status status =
-        rank.Carry({.is_send = !lends, .what = {Payload::kTied, 3, 1}, .peer = peer});
+        rank.Carry({.is_send = !lends, .what = {Payload::kTied, 3, 1}, .place = peer});
     if (!status.ok()) return status;
     Parameter& tied = *rank.store.parameters()[0];
     if (lends) {
@@ -129,7 +130,7 @@ TEST(StageTransfers, BringGradientsOfTiedParametersBackAndTheirValuesThere) {
       EXPECT_TRUE(pass.tied_gradient.empty());
       tied.value().span<float>()[0] = 42;
     }
-    status = rank.Carry({.is_send = lends, .what = {Payload::kValue, 0}, .peer = peer});
+    status = rank.Carry({.is_send = lends, .what = {Payload::kValue, 0}, .place = peer});
     EXPECT_THAT(Elements(tied.value()), ElementsAre(42, 1));
     return status;
   });
@@ -137,10 +138,14 @@ TEST(StageTransfers, BringGradientsOfTiedParametersBackAndTheirValuesThere) {
 }
 
 TEST(StageTransfers, AreNamedByStageMicroBatchAndDirection) {
-  EXPECT_EQ(StageTransfers::NameOf({.what = {Payload::kActivation, 2, 5}, .peer = 1}),
-            "the activation of stage 2 and micro-batch 5, from rank 1");
-  EXPECT_EQ(StageTransfers::NameOf({.is_send = true, .what = {Payload::kValue, 0}, .peer = 3}),
-            "the tied value of stage 0, to rank 3");
+  OnRanks<int>(2, [](Communicator& world) {
+    const Rank rank(world, "interleaved");
+    EXPECT_EQ(rank.transfers->NameOf({.what = {Payload::kActivation, 2, 5}, .place = 1}),
+              "the activation of stage 2 and micro-batch 5, from rank 1");
+    EXPECT_EQ(rank.transfers->NameOf({.is_send = true, .what = {Payload::kValue, 0}, .place = 0}),
+              "the tied value of stage 0, to rank 0");
+    return 0;
+  });
 }
 
 TEST(StageTransfers, KeepWhatTheSameRankGoesOnWith) {

@@ -35,7 +35,7 @@ struct Updated {
     rig.reduction->Begin();
     rig.reduction->AddLoss(0, loss, Tensor());
     small.FillGradients(gradient);
-    updater.ComputeNorm();
+    updater.ComputeNorm({});
     updater.Decide();
     MUSTER_ASSIGN_OR_RETURN(const StepRecord record, updater.Read());
     MUSTER_RETURN_IF_ERROR(updater.Judge(record, result));

@@ -255,7 +255,7 @@ TEST(CheckSchedule, RefusesWhatThisVersionCannotCarryOut) {
                           .types = TypesOf(job.plan, job.dtype),
                           .mesh = job.mesh,
                           .stages = job.stages},
-                         *ScheduleOf(job.plan, job.mesh.stages));
+                         *ScheduleOf(job.plan, job.mesh.places()));
   };
   Job split({.stages = 3}, {.accumulation = 5, .schedule = "zb-h1"});
   EXPECT_THAT(check(split), IsOk());

@@ -223,7 +223,7 @@ TEST(DecideReduction, IsWhatAnEngineDecidesOfThatPlan) {
     const ReductionChoice decided = ReductionOf({.plan = input.options.plan,
                                                  .parameters = input.parameters,
                                                  .types = TypesOf(input.options.plan, DType::kF32),
-                                                 .mesh = {.replicas = 2},
+                                                 .mesh = *MeshOf(input.options.plan, 1, 2),
                                                  .stages = input.stages});
     EXPECT_EQ(DecideReduction(input).chosen, decided.chosen) << limit;
     EXPECT_EQ(decided.chosen,

@@ -16,10 +16,7 @@ TEST(ProgramDraft, HasTheBucketsOfItsStageAndNoActions) {
   const Job job({.stages = 2, .replicas = 2}, {.accumulation = 2});
   const DraftOf first(job, 1), last(job, 2);
   EXPECT_EQ(first.draft.place, 0);
-  EXPECT_EQ(first.draft.replica, 1);
   EXPECT_EQ(last.draft.place, 1);
-  EXPECT_EQ(last.draft.replica, 0);
-  EXPECT_EQ(first.draft.RankAt(1), 3);
   for (const DraftOf* at : {&first, &last}) {
     const Program& program = at->draft.program;
     EXPECT_THAT(program.actions, IsEmpty());

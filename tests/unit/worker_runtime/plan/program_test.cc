@@ -14,7 +14,9 @@ using ::testing::IsEmpty;
 
 // One bucket of four blocks, of which this rank owns one.
 Program Small() {
-  return {.groups = {{"world", {0, 1}}},
+  return {.mesh = Mesh({6, 1, 2, 1}),
+          .rank = 1,
+          .groups = {kWorld},
           .sums = {.root_slots = {0, 2}},
           .buckets = {{.blocks = {4, 8}, .owned = {5, 6}}}};
 }
@@ -77,9 +79,9 @@ TEST(Describe, SaysWhatEachBodyHas) {
   EXPECT_EQ(
       Describe(
           {.body =
-               Transfer{.is_send = true, .what = {Payload::kTied, 1, 2}, .peer = 5, .bytes = 8}},
+               Transfer{.is_send = true, .what = {Payload::kTied, 1, 2}, .place = 5, .bytes = 8}},
           program),
-      "SEND stage 1 micro-batch 2 tied gradient to rank 5, 8 bytes");
+      "SEND stage 1 micro-batch 2 tied gradient to rank 11, 8 bytes");
   EXPECT_EQ(Describe({.body = Unshard{.place = 7,
                                       .secondary = true,
                                       .exchange = {.collective = Collective::kAllGather}}},

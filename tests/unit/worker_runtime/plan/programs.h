@@ -37,9 +37,15 @@ struct JobOptions {
   bool knows_parameters = false;
 };
 
+// The ranks of a job: a pipeline, each place of it with as many replicas.
+struct Places {
+  int stages = 1;
+  int replicas = 1;
+};
+
 // Six units of two parameters; the second fills a block, the first none.
 struct Job {
-  Job(Mesh the_mesh, const JobOptions& options) : mesh(the_mesh), dtype(options.dtype) {
+  Job(Places places, const JobOptions& options) : dtype(options.dtype) {
     for (int unit = 0; unit < 6; ++unit) {
       const std::string name = "u" + std::to_string(unit);
       const bool frozen = options.freezes && (unit == 1 || unit == 4);
@@ -52,7 +58,7 @@ struct Job {
                             .frozen = frozen});
     }
     plan.accumulation = options.accumulation;
-    plan.stages = mesh.stages;
+    plan.stages = places.stages;
     plan.schedule = options.schedule;
     plan.stages_per_rank = options.stages_per_rank;
     plan.overlap = options.overlap;
@@ -73,6 +79,7 @@ struct Job {
       plan.gathering.secondary_ranks = options.secondary_ranks;
       plan.shard_ranks = options.shard_ranks;
     }
+    mesh = *MeshOf(plan, places.stages, places.stages * places.replicas);
     const BlockLayout layout = PlanBlockLayout(parameters);
     UseTrace trace = AssumedTrace(static_cast<int>(parameters.size()));
     trace.kept_bytes = kKeptBytes;
@@ -82,7 +89,7 @@ struct Job {
       trace.backward_uses.push_back(
           {.parameter = trace.gradients[i], .finished = static_cast<int>(i)});
     }
-    const int num_stages = StagesOver(plan, mesh.stages);
+    const int num_stages = StagesOver(plan, places.stages);
     for (int stage = 0; stage < num_stages; ++stage) {
       const int first = 6 * stage / num_stages;
       const int end = 6 * (stage + 1) / num_stages;
@@ -101,14 +108,14 @@ struct Job {
     }
   }
 
-  Program ProgramOf(int rank) const {
-    return CompileProgram({.plan = plan,
-                           .parameters = parameters,
-                           .types = TypesOf(plan, dtype),
-                           .mesh = mesh,
-                           .stages = stages},
-                          rank);
+  ProgramInput Input() const {
+    return {.plan = plan,
+            .parameters = parameters,
+            .types = TypesOf(plan, dtype),
+            .mesh = mesh,
+            .stages = stages};
   }
+  Program ProgramOf(int rank) const { return CompileProgram(Input(), rank); }
   std::vector<Program> Programs() const {
     std::vector<Program> programs;
     for (int rank = 0; rank < mesh.size(); ++rank) programs.push_back(ProgramOf(rank));
@@ -125,7 +132,7 @@ struct Job {
 // A draft of the program of `rank`, before it has actions. `job` outlives it.
 struct DraftOf {
   explicit DraftOf(const Job& job, int rank = 0)
-      : schedule(*ScheduleOf(job.plan, job.mesh.stages)),
+      : schedule(*ScheduleOf(job.plan, job.mesh.places())),
         input{.plan = job.plan,
               .parameters = job.parameters,
               .types = TypesOf(job.plan, job.dtype),

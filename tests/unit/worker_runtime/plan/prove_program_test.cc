@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,12 +26,20 @@ using ::testing::HasSubstr;
 
 constexpr auto kBroken = absl::StatusCode::kFailedPrecondition;
 
-// Each by itself, and all together.
+// Each by itself, and all together: no rank stands for another.
 absl::Status Prove(const std::vector<Program>& programs) {
+  JobPrograms job = {.programs = programs};
   for (const Program& program : programs) {
     if (absl::Status status = ProveMemory(program); !status.ok()) return status;
+    job.kind_of_rank.push_back(static_cast<int>(job.kind_of_rank.size()));
   }
-  return ProvePrograms(programs);
+  return ProvePrograms(job);
+}
+
+// Those of all ranks, and those of one rank of each kind.
+absl::Status Prove(const Job& job) {
+  if (absl::Status status = Prove(job.Programs()); !status.ok()) return status;
+  return ProvePrograms(CompileJob(job.Input()));
 }
 
 int Find(const Program& program, ActionKind kind) {
@@ -50,7 +59,7 @@ TEST(ProvePrograms, HoldsForEveryPresetOnOneToSixtyFourRanks) {
         for (const int64_t accumulation : {1, 3}) {
           const Job job({.replicas = ranks},
                         {.accumulation = accumulation, .sharded = sharded, .ordered = ordered});
-          EXPECT_THAT(Prove(job.Programs()), IsOk())
+          EXPECT_THAT(Prove(job), IsOk())
               << ranks << " ranks, sharded " << sharded << ", ordered " << ordered;
         }
       }
@@ -65,7 +74,7 @@ TEST(ProvePrograms, HoldsForPipelinesWithReplicasInEachStage) {
         for (const bool tied : {false, true}) {
           const Job job({.stages = stages, .replicas = replicas},
                         {.accumulation = accumulation, .ordered = tied, .tied = tied});
-          EXPECT_THAT(Prove(job.Programs()), IsOk())
+          EXPECT_THAT(Prove(job), IsOk())
               << stages << " stages of " << replicas << ", " << accumulation << " micro-batches";
         }
       }
@@ -75,18 +84,18 @@ TEST(ProvePrograms, HoldsForPipelinesWithReplicasInEachStage) {
 
 TEST(ProvePrograms, HoldsForEveryPresetWithFrozenParametersAndWithoutAGradientOfThem) {
   for (const std::string& preset : DataParallelPresets()) {
-    for (const Mesh mesh : {Mesh{.replicas = 4}, Mesh{.stages = 3, .replicas = 2}}) {
+    for (const Places places : {Places{.replicas = 4}, Places{.stages = 3, .replicas = 2}}) {
       for (const bool ordered : {false, true}) {
         for (const int64_t accumulation : {1, 3}) {
-          Job job(mesh, {.accumulation = accumulation,
-                         .ordered = ordered,
-                         .tied = mesh.stages > 1,
-                         .preset = preset,
-                         .shard_ranks = preset.find("hybrid") == std::string::npos ? 0 : 2,
-                         .freezes = true});
+          Job job(places, {.accumulation = accumulation,
+                           .ordered = ordered,
+                           .tied = places.stages > 1,
+                           .preset = preset,
+                           .shard_ranks = preset.find("hybrid") == std::string::npos ? 0 : 2,
+                           .freezes = true});
           job.plan.gathering.persistence_threshold = 0;
           const std::vector<Program> programs = job.Programs();
-          EXPECT_THAT(Prove(programs), IsOk()) << preset << ", " << mesh.stages << " stages";
+          EXPECT_THAT(Prove(programs), IsOk()) << preset << ", " << places.stages << " stages";
           for (const Program& program : programs) {
             for (const Action& action : program.actions) {
               const bool moves_values = action.If<Unshard>() || action.If<Reshard>();
@@ -142,7 +151,7 @@ TEST_P(ProvePreset, HoldsOnOneToSixtyFourRanks) {
         const int64_t some = divisors.empty() ? ranks : divisors[divisors.size() / 2];
         if (plan.shard_ranks != 0) options.shard_ranks = some;
         if (plan.gathering.secondary_ranks != 0) options.secondary_ranks = some;
-        EXPECT_THAT(Prove(Job({.replicas = ranks}, options).Programs()), IsOk())
+        EXPECT_THAT(Prove(Job({.replicas = ranks}, options)), IsOk())
             << ranks << " ranks, groups of " << some << ", ordered " << ordered << ", accumulation "
             << accumulation;
       }
@@ -166,7 +175,7 @@ TEST(ProvePrograms, HoldsForEveryPipelineOnOneToSixtyFourRanks) {
                          .sharded = sharded,
                          .ordered = accumulation == 4,
                          .tied = stages > 1});
-          EXPECT_THAT(Prove(job.Programs()), IsOk())
+          EXPECT_THAT(Prove(job), IsOk())
               << stages << " stages, " << ranks << " ranks, sharded " << sharded;
         }
       }
@@ -183,7 +192,7 @@ TEST(ProvePrograms, HoldsWhereGradientsAreRoundedOnTheirWay) {
                               .preset = preset,
                               .reduce_dtype = DType::kBf16};
         if (PlanPreset(preset)->shard_ranks != 0) options.shard_ranks = 2;
-        EXPECT_THAT(Prove(Job({.replicas = 4}, options).Programs()), IsOk()) << preset;
+        EXPECT_THAT(Prove(Job({.replicas = 4}, options)), IsOk()) << preset;
       }
     }
   }
@@ -197,7 +206,7 @@ TEST(ProvePrograms, HoldsForPipelinesThatShardWithinTheirStages) {
           JobOptions options = {.accumulation = 3, .tied = tied, .preset = preset};
           if (PlanPreset(preset)->shard_ranks != 0) options.shard_ranks = 2;
           const Job job({.stages = stages, .replicas = replicas}, options);
-          EXPECT_THAT(Prove(job.Programs()), IsOk())
+          EXPECT_THAT(Prove(job), IsOk())
               << preset << ", " << stages << " stages of " << replicas << ", tied " << tied;
         }
       }
@@ -226,7 +235,7 @@ TEST(ProvePrograms, HoldsForEveryScheduleOfTwoToSixPlacesAndOneToThirteenMicroBa
                          .schedule = row.name,
                          .stages_per_rank = row.stages_per_rank});
           if (!ScheduleOf(job.plan, places).ok()) continue;
-          EXPECT_THAT(Prove(job.Programs()), IsOk())
+          EXPECT_THAT(Prove(job), IsOk())
               << row.name << ", " << places << " places of " << row.stages_per_rank << ", "
               << accumulation << " micro-batches, tied " << tied;
           ++num_proven;
@@ -252,7 +261,7 @@ TEST(ProvePrograms, HoldsForEveryScheduleWhateverItsRanksShard) {
           if (PlanPreset(preset)->shard_ranks != 0) options.shard_ranks = 2;
           Job job({.stages = 2, .replicas = 4}, options);
           job.plan.gradient_reduction = reduction;
-          EXPECT_THAT(Prove(job.Programs()), IsOk())
+          EXPECT_THAT(Prove(job), IsOk())
               << row.name << " under " << preset << ", ordered " << ordered;
         }
       }
@@ -314,14 +323,6 @@ TEST(ProvePrograms, HoldsWhereBucketsOfGradientsAreSmallerThanUnits) {
 
 // --- what is found ------------------------------------------------------------------------------
 
-TEST(WhatIsNotProven, NamesTheBoundThatAJobIsBeyond) {
-  Program program;
-  EXPECT_EQ(WhatIsNotProven(program, kMostProvenRanks), "");
-  EXPECT_THAT(WhatIsNotProven(program, 512), HasSubstr("there are 512, and up to 256"));
-  program.actions.resize(kMostCheckedActions + 1);
-  EXPECT_THAT(WhatIsNotProven(program, 1), HasSubstr("it has 8193, and up to 8192"));
-}
-
 TEST(ProvePrograms, FindsAWaitThatWasDropped) {
   std::vector<Program> programs = Job({.replicas = 2}, {}).Programs();
   Action& norm = programs[1].actions[Find(programs[1], ActionKind::kNorm)];
@@ -372,19 +373,20 @@ TEST(ProvePrograms, FindsRanksThatCallInAnotherOrder) {
 // Each group sees the same order on its ranks, and yet the ranks would wait for each other in a
 // ring.
 TEST(ProvePrograms, FindsTwoOrdersOverGroups) {
-  const auto collective = [](int group) { return Action{.body = SumLoss{{.group = group}}}; };
-  std::vector<Program> programs(2);
-  for (int rank : {0, 1}) {
-    programs[rank] = {.rank = rank,
-                      .groups = {{"even", {0, 1}}, {"all", {0, 1, 2}}},
-                      .sums = {.root_slots = {0}}};
+  const auto collective = [](int group, std::vector<int> after) {
+    return Action{.body = SumLoss{{.group = group}}, .after = std::move(after)};
+  };
+  constexpr Dimensions kRows = {Dimension::kReplica}, kColumns = {Dimension::kShard};
+  std::vector<Program> programs;
+  for (int rank = 0; rank < 4; ++rank) {
+    const bool rows_first = rank == 0 || rank == 3;
+    programs.push_back({.mesh = Mesh({1, 2, 2, 1}),
+                        .rank = rank,
+                        .groups = {kWorld, kRows, kColumns},
+                        .sums = {.root_slots = {0}}});
+    programs.back().actions = {collective(rows_first ? 1 : 2, {}),
+                               collective(rows_first ? 2 : 1, {0})};  // of one memory
   }
-  programs.push_back({.rank = 2, .groups = {{"all", {0, 1, 2}}}, .sums = {.root_slots = {0}}});
-  programs[0].actions = {collective(0), collective(1)};
-  programs[1].actions = {collective(1), collective(0)};
-  programs[2].actions = {collective(0)};
-  programs[0].actions[1].after = {0};  // of one memory
-  programs[1].actions[1].after = {0};
   EXPECT_THAT(Prove(programs), StatusIs(kBroken, HasSubstr("comes before another")));
 }
 
@@ -492,8 +494,78 @@ TEST(ProvePrograms, FindsEveryWaitThatWasDroppedBetweenBucketsOfOneUnit) {
 
 TEST(ProvePrograms, FindsAGradientThatCountsTwiceInTheNorm) {
   std::vector<Program> programs = Job({.stages = 2, .replicas = 2}, {}).Programs();
-  programs[1].normed = OwnedBlocks(programs[1]);  // a replica of rank 0
+  Action& norm = programs[1].actions[Find(programs[1], ActionKind::kNorm)];
+  norm.body = Norm{};  // though it is a replica of rank 0
   EXPECT_THAT(Prove(programs), StatusIs(kBroken, HasSubstr("counts 2 times")));
+}
+
+// One rank of thousands, whose program is another's but for this.
+JobPrograms WithOneChanged(JobPrograms job, int rank, const std::function<void(Program&)>& change) {
+  Program changed = job.programs[job.kind_of_rank[rank]];
+  changed.rank = rank;
+  change(changed);
+  job.kind_of_rank[rank] = static_cast<int>(job.programs.size());
+  job.programs.push_back(std::move(changed));
+  return job;
+}
+
+TEST(ProvePrograms, FindsOneRankOf257ThatHasDroppedAWait) {
+  const JobPrograms job = CompileJob(Job({.replicas = 257}, {.preset = "zero-3"}).Input());
+  EXPECT_THAT(ProvePrograms(job), IsOk());
+  ASSERT_EQ(job.programs.size(), 1);
+  // Its NORM may come before its reductions, which no other rank can tell.
+  const JobPrograms broken = WithOneChanged(job, 256, [](Program& program) {
+    program.actions[Find(program, ActionKind::kNorm)].after.clear();
+  });
+  EXPECT_THAT(ProvePrograms(broken), IsOk());
+  EXPECT_THAT(ProveMemory(broken.programs.back()),
+              StatusIs(kBroken, AllOf(HasSubstr("rank 256"), HasSubstr("does not wait for"))));
+}
+
+TEST(ProvePrograms, FindsOneRankOfThousandsThatLeavesACollectiveOut) {
+  const Job whole({.stages = 3, .replicas = 1024},
+                  {.accumulation = 2, .preset = "hybrid-shard", .shard_ranks = 32});
+  const JobPrograms job = CompileJob(whole.Input());
+  EXPECT_THAT(ProvePrograms(job), IsOk());
+  EXPECT_LE(job.programs.size(), 3 * 4);
+  for (const int rank : {0, 1500, 3071}) {
+    const JobPrograms shorter = WithOneChanged(job, rank, [](Program& program) {
+      program.actions[Find(program, ActionKind::kReduce)].body = Norm{};
+    });
+    EXPECT_FALSE(ProvePrograms(shorter).ok()) << rank;
+    const JobPrograms turned = WithOneChanged(job, rank, [](Program& program) {
+      std::vector<Action>& actions = program.actions;
+      const int squares = Find(program, ActionKind::kSquares);
+      std::swap(actions[squares].body, actions[Find(program, ActionKind::kShareLoss)].body);
+    });
+    EXPECT_THAT(ProvePrograms(turned), StatusIs(kBroken, HasSubstr(absl::StrCat("rank ", rank))));
+  }
+}
+
+// What is shown of one rank of a kind is shown of the others: they differ in what they own alone.
+TEST(CompileJob, GivesEachRankTheProgramOfItsKind) {
+  int num_kinds = 0;
+  for (const std::string& preset : DataParallelPresets()) {
+    for (const Places places : {Places{.replicas = 12}, Places{.stages = 3, .replicas = 8}}) {
+      for (const bool ordered : {false, true}) {
+        JobOptions options = {.accumulation = 3, .ordered = ordered, .preset = preset};
+        if (PlanPreset(preset)->shard_ranks != 0) options.shard_ranks = 4;
+        const Job job(places, options);
+        const JobPrograms compiled = CompileJob(job.Input());
+        for (int rank = 0; rank < job.mesh.size(); ++rank) {
+          Program own = compiled.programs[compiled.kind_of_rank[rank]];
+          own.rank = rank;
+          own.shards.rank = job.mesh.IndexOf(rank, kShards);
+          for (Bucket& bucket : own.buckets) {
+            bucket.owned = ShardOf(bucket.blocks, own.shards.rank, own.shards.size);
+          }
+          EXPECT_EQ(Describe(own), Describe(job.ProgramOf(rank))) << preset << ", rank " << rank;
+        }
+        num_kinds += static_cast<int>(compiled.programs.size());
+      }
+    }
+  }
+  EXPECT_GT(num_kinds, 100);
 }
 
 TEST(ProvePrograms, FindsAWaitForWhatComesLater) {

@@ -42,7 +42,7 @@ TEST(StageHandovers, AreAwaitedByThePassThatNeedsThem) {
   ASSERT_EQ(on.actions().size(), 1);
   const auto& receive = on.actions()[0].As<Transfer>();
   EXPECT_FALSE(receive.is_send);
-  EXPECT_EQ(receive.peer, 1);
+  EXPECT_EQ(receive.place, 0);
   EXPECT_EQ(receive.bytes, job.stages[1].received_bytes);
   EXPECT_EQ(on.actions()[0].keeps_bytes, receive.bytes);
   Action action;
@@ -56,7 +56,7 @@ TEST(StageHandovers, HaveLeftWhenTheirMicroBatchComesBack) {
   const int pass = on.of.draft.Add({.body = Pass{}});
   on.handovers.AddSends(forward, pass);
   ASSERT_EQ(on.actions().back().kind(), ActionKind::kSend);
-  EXPECT_EQ(on.actions().back().As<Transfer>().peer, 2);
+  EXPECT_EQ(on.actions().back().As<Transfer>().place, 1);
   EXPECT_THAT(on.actions().back().after, ElementsAre(pass));
   const int send = static_cast<int>(on.actions().size()) - 1;
   Action backward;

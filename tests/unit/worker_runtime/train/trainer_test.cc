@@ -63,21 +63,6 @@ class RoundsOfATrainer : public ::testing::Test {
   TemporaryDirectory directory_;
 };
 
-// A step of so many micro-batches is set up, and not made.
-TEST_F(RoundsOfATrainer, BeginWithWhatIsNotProvenOfSoManyActions) {
-  const auto first_page = [&](int accumulation) {
-    const std::unique_ptr<Runtime> runtime = *Runtime::FromEnvironment({});
-    Trainer trainer(*runtime, OptionsOf(1, {absl::StrCat("--accumulation=", accumulation)}), {});
-    ::testing::internal::CaptureStdout();
-    EXPECT_THAT(trainer.SetUp(), IsOk());
-    trainer.LetGo(absl::AbortedError("the round is over"));
-    return ::testing::internal::GetCapturedStdout();
-  };
-  EXPECT_THAT(first_page(4096),
-              HasSubstr("  unproven that a rank's actions touch memory in order"));
-  EXPECT_THAT(first_page(2), Not(HasSubstr("unproven")));
-}
-
 TEST_F(RoundsOfATrainer, GoOnFromTheStateInMemoryToTheBitsOfOneRound) {
   TrainingSoFar whole;
   const std::string expected = Train(OptionsOf(12), whole);

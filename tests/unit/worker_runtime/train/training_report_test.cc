@@ -59,13 +59,6 @@ TEST(DescribeStart, SaysWhatIsToBeKnownOfTheDevice) {
   EXPECT_THAT(DescribeStart(facts), HasSubstr("  device   attention by cuDNN 9.19.0\n"));
 }
 
-TEST(DescribeStart, SaysWhatIsNotProven) {
-  StartFacts facts = Facts();
-  EXPECT_THAT(DescribeStart(facts), Not(HasSubstr("unproven")));
-  facts.not_proven = "that the ranks agree";
-  EXPECT_THAT(DescribeStart(facts), HasSubstr("  unproven that the ranks agree\n"));
-}
-
 TEST(DescribeStart, SaysWhyItIsNotNccl) {
   StartFacts facts = Facts();
   EXPECT_THAT(DescribeStart(facts), Not(HasSubstr("exchange")));
