@@ -243,13 +243,25 @@ Tensor RankState::Of(const Parameter& parameter, const Tensor& buffer,
 void RankState::ForEachPiece(BlockRange blocks, absl::FunctionRef<void(const Piece&)> visit) const {
   const int64_t begin = blocks.first_element();
   const int64_t end = blocks.end * plan::kBlockElements;
-  for (const auto& parameter : store_.parameters()) {
-    const int64_t offset = layout_.OffsetOf(parameter->index());
+  const auto& parameters = store_.parameters();
+  // Frozen ones lie in an order of their own, and few ask for them.
+  const bool learns = blocks.end <= layout_.num_blocks;
+  size_t next = learns ? FirstAt(begin) : 0;
+  for (; next < parameters.size() && !(learns && layout_.offsets[next] >= end); ++next) {
+    const int64_t offset = layout_.OffsetOf(static_cast<int>(next));
     const int64_t first = std::max(offset, begin);
-    const int64_t last = std::min(offset + parameter->num_elements(), end);
+    const int64_t last = std::min(offset + parameters[next]->num_elements(), end);
     if (first >= last) continue;
-    visit({*parameter, first - offset, first - begin, last - first});
+    visit({*parameters[next], first - offset, first - begin, last - first});
   }
+}
+
+size_t RankState::FirstAt(int64_t element) const {
+  const auto behind = std::upper_bound(layout_.offsets.begin(), layout_.offsets.end(), element);
+  size_t first = behind - layout_.offsets.begin();
+  // One that learns has the element; frozen ones take no place here.
+  while (first > 0 && layout_.frozen_offsets[first - 1] != plan::BlockLayout::kNotFrozen) --first;
+  return first == 0 ? 0 : first - 1;
 }
 
 plan::ArenaBytes RankState::held() const {

@@ -150,6 +150,8 @@ class RankState {
   }
   template <typename Visit>
   void ForEachParameterOf(int bucket, Visit visit) const;
+  // The parameter from which on some may lie at `element` or behind it, of those that learn.
+  size_t FirstAt(int64_t element) const;
 
   // Constant after construction.
   ParameterStore& store_;

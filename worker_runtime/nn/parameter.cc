@@ -66,6 +66,7 @@ Parameter& ParameterStore::Declare(ParameterSpec spec) {
   const int unit = std::max(0, static_cast<int>(unit_names_.size()) - 1);
   parameters_.push_back(
       std::unique_ptr<Parameter>(new Parameter(*this, std::move(spec), index, unit)));
+  by_name_[parameters_.back()->name()] = parameters_.back().get();
   return *parameters_.back();
 }
 
@@ -75,10 +76,8 @@ int ParameterStore::BeginUnit(absl::string_view name) {
 }
 
 Parameter* ParameterStore::Find(absl::string_view name) const {
-  for (const auto& parameter : parameters_) {
-    if (parameter->name() == name) return parameter.get();
-  }
-  return nullptr;
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 int64_t ParameterStore::num_elements() const {

@@ -25,6 +25,7 @@ class Scheduler {
 
   UseSchedule Run() {
     for (size_t t = 0; t < uses_.size(); ++t) {
+      now_ = t;
       UseStep& step = schedule_.steps[t];
       if (t > 0) GiveUpAfter(t - 1, step);
       Need(t, step);
@@ -60,6 +61,7 @@ class Scheduler {
   void Release(int unit, UseStep& step) {
     is_live_[unit] = false;
     live_ -= elements_[unit];
+    gathered_until_ = std::min(gathered_until_, NextUse(unit, now_));
     step.release.push_back(unit);
   }
 
@@ -72,7 +74,7 @@ class Scheduler {
 
   void Need(size_t t, UseStep& step) {
     const int unit = uses_[t].unit;
-    is_ahead_[unit] = false;
+    TakeFromAhead(unit);
     if (elements_[unit] == 0 || is_live_[unit]) return;
     while (live_ + elements_[unit] > plan_.max_live_elements) {
       int last = -1;
@@ -81,7 +83,7 @@ class Scheduler {
         if (last < 0 || NextUse(other, t) > NextUse(last, t)) last = other;
       }
       if (last < 0) break;
-      is_ahead_[last] = false;
+      TakeFromAhead(last);
       Release(last, step);
     }
     Gather(unit, step);
@@ -89,23 +91,25 @@ class Scheduler {
 
   void Prefetch(size_t t, UseStep& step) {
     if (uses_[t].is_backward && plan_.backward_prefetch != BackwardPrefetch::kPre) return;
-    int64_t units = 0;
-    int64_t elements = 0;
-    for (size_t unit = 0; unit < is_ahead_.size(); ++unit) {
-      if (!is_ahead_[unit]) continue;
-      ++units;
-      elements += elements_[unit];
-    }
-    for (size_t s = t + 1; s < uses_.size(); ++s) {
-      if (units >= plan_.prefetch_units || elements >= plan_.prefetch_elements) return;
-      const int unit = uses_[s].unit;
+    for (gathered_until_ = std::max(gathered_until_, t + 1); gathered_until_ < uses_.size();
+         ++gathered_until_) {
+      if (units_ahead_ >= plan_.prefetch_units || elements_ahead_ >= plan_.prefetch_elements)
+        return;
+      const int unit = uses_[gathered_until_].unit;
       if (elements_[unit] == 0 || is_live_[unit]) continue;
       if (live_ + elements_[unit] > plan_.max_live_elements) return;
       Gather(unit, step);
       is_ahead_[unit] = true;
-      ++units;
-      elements += elements_[unit];
+      ++units_ahead_;
+      elements_ahead_ += elements_[unit];
     }
+  }
+
+  void TakeFromAhead(int unit) {
+    if (!is_ahead_[unit]) return;
+    is_ahead_[unit] = false;
+    --units_ahead_;
+    elements_ahead_ -= elements_[unit];
   }
 
   const absl::Span<const UnitUse> uses_;
@@ -114,7 +118,11 @@ class Scheduler {
   std::vector<std::vector<size_t>> uses_of_;  // by unit
   std::vector<bool> is_live_;                 // by unit
   std::vector<bool> is_ahead_;                // by unit: gathered, and not used yet
-  std::vector<int64_t> elements_before_;      // [uses + 1]: of all uses before
+  int64_t units_ahead_ = 0;
+  int64_t elements_ahead_ = 0;
+  size_t now_ = 0;             // the use at hand
+  size_t gathered_until_ = 0;  // what uses before this one need is there, from the one at hand on
+  std::vector<int64_t> elements_before_;  // [uses + 1]: of all uses before
   int64_t live_ = 0;
   UseSchedule schedule_;
 };

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -172,6 +173,7 @@ class ParameterStore {
   const DType dtype_;
   const Device* device_ = nullptr;
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::map<absl::string_view, Parameter*> by_name_;
   friend class Parameter;
   std::vector<std::string> unit_names_;
   std::function<void(Parameter&)> on_use_;
