@@ -88,6 +88,18 @@ TEST(PlanFromArguments, TakesTheDirectoryOfAModelInPlaceOfAName) {
                        HasSubstr(directory.File("config.json") + ":1: model_type=mamba")));
 }
 
+TEST(PlanFromArguments, LaysRanksOverAMesh) {
+  const PlanRanks ranks = {.world_size = 16, .of_node = 8};
+  const auto asked =
+      PlanFromArguments({"--plan=zero-3", "--mesh=pp=2,dp=2,shard=4", "--batch_size=1"}, ranks);
+  ASSERT_THAT(asked, IsOk());
+  EXPECT_EQ(asked->plan.stages, 2);
+  EXPECT_EQ(asked->plan.shard_ranks, 4);
+  EXPECT_THAT(PlanFromArguments({"--plan=zero-3", "--mesh=pp=2,dp=3,shard=4"}, ranks),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("--mesh: dp is 3, and 16 ranks lie over pp=2 x dp=2 x shard=4")));
+}
+
 TEST(PlanFromArguments, RefusesWhatCannotBeDoneAndNamesTheOption) {
   EXPECT_THAT(PlanFromArguments({"--device=cuda", "--offload_optimizer=cpu"}, {}),
               StatusIs(absl::StatusCode::kUnimplemented,
