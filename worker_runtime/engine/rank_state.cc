@@ -62,7 +62,7 @@ void RankState::AllocateValues(bool frozen) {
       continue;
     }
     shards.push_back(bucket.owned);
-    if (program_.secondary.size > 1) kept.push_back(SecondaryBlocks(static_cast<int>(b)));
+    if (bucket.groups.near.size > 1) kept.push_back(SecondaryBlocks(static_cast<int>(b)));
   }
   // Where none is gathered, a parameter that learns may lie in two buckets.
   if (shards.empty() && !frozen) whole = StageRanges();
@@ -127,10 +127,8 @@ void RankState::ForEachParameterOf(int bucket, Visit visit) const {
 
 void RankState::BindUnreduced(int bucket, int64_t place) {
   const plan::Bucket& its = program_.buckets[bucket];
-  const int64_t head = plan::HeadBlocks(its);
-  const int64_t begin = its.blocks.first_element() - head * plan::kBlockElements;
-  const Tensor padded =
-      UnreducedPlace(place, head + program_.shards.PaddedOf(its.blocks.num_blocks()));
+  const int64_t begin = its.blocks.first_element();
+  const Tensor padded = UnreducedPlace(place, its.padded_blocks());
   int64_t written = 0;
   // What lies between parameters counts in the norm, and must be zero.
   const auto clear_until = [&](int64_t element) {
@@ -217,8 +215,8 @@ void RankState::BindAnything(int unit) {
 }
 
 BlockRange RankState::SecondaryBlocks(int bucket) const {
-  return plan::ShardOf(program_.buckets[bucket].blocks, program_.secondary.rank,
-                       program_.secondary.size);
+  const plan::Shards& near = program_.buckets[bucket].groups.near;
+  return plan::ShardOf(program_.buckets[bucket].blocks, near.rank, near.size);
 }
 
 bool RankState::Holds(const Parameter& parameter) const {

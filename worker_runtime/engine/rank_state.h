@@ -84,10 +84,6 @@ class RankState {
   Tensor UnreducedPlace(int64_t place, int64_t num_blocks) const {
     return PlaceIn(unreduced_arena_, place, num_blocks);
   }
-  // The place that keeps the head of a bucket until the bucket that has its block is reduced.
-  Tensor HeadPlace(const plan::Bucket& bucket) const {
-    return UnreducedPlace(bucket.head_place, 1).Slice(0, {bucket.head_elements});
-  }
   // All of a buffer or an arena, of which the above are parts. Empty on a rank that holds nothing
   // there.
   const Tensor& all_whole_values() const { return values_[false].whole(); }

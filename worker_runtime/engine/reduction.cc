@@ -211,7 +211,6 @@ Work Reduction::StartReduce(const plan::Reduce& reduce) {
 }
 
 Work Reduction::StartStreamedReduce(const plan::Reduce& reduce) {
-  MoveHeads(reduce);
   Tensor padded = StreamedPlace(reduce);
   if (program_.types.rounds_sums()) {
     const Tensor rounded = Padded(reduce.exchange, program_.types.reduced);
@@ -223,24 +222,7 @@ Work Reduction::StartStreamedReduce(const plan::Reduce& reduce) {
 
 Tensor Reduction::StreamedPlace(const plan::Reduce& reduce) const {
   const plan::Bucket& bucket = BucketAt(reduce.bucket);
-  return state_.UnreducedPlace(reduce.place + plan::HeadBlocks(bucket),
-                               program_.shards.PaddedOf(bucket.blocks.num_blocks()));
-}
-
-void Reduction::MoveHeads(const plan::Reduce& reduce) {
-  const plan::Bucket& bucket = BucketAt(reduce.bucket);
-  const auto end_of = [](const Tensor& whole, int64_t end, int64_t count) {
-    return whole.Slice(end - count, {count});
-  };
-  if (const int64_t head = bucket.head_elements; head > 0) {
-    const Tensor block = state_.UnreducedPlace(reduce.place, 1);
-    Copy(queue_, end_of(block, plan::kBlockElements, head), state_.HeadPlace(bucket));
-  }
-  const int behind = plan::BucketBehind(program_, reduce.bucket);
-  if (behind == plan::kNone) return;
-  const Tensor head = state_.HeadPlace(BucketAt(behind));
-  Copy(queue_, head,
-       end_of(StreamedPlace(reduce), bucket.blocks.num_elements(), head.num_elements()));
+  return state_.UnreducedPlace(reduce.place, bucket.padded_blocks());
 }
 
 Work Reduction::StartReplicate(const plan::Replicate& replicate) {
@@ -252,7 +234,7 @@ Work Reduction::StartReplicate(const plan::Replicate& replicate) {
   }
   // The ranks of a shard group together are one leaf here.
   return Sum(replicate.exchange, {BufferOfTensor(sum)},
-             program_.leaves_per_rank() * program_.shards.size);
+             program_.leaves_per_rank() * BucketAt(replicate.bucket).groups.shards.size);
 }
 
 Work Reduction::StartLoss(const plan::SumLoss& sum) {
@@ -290,8 +272,8 @@ Work Reduction::StartUnshard(const plan::Unshard& unshard) {
 // The own shard goes to its place, the others come beside it.
 Work Reduction::StartGather(const plan::Unshard& unshard) {
   Communicator& group = GroupOf(unshard.exchange);
-  const plan::Shards& shards = unshard.secondary ? program_.secondary : program_.shards;
   const plan::Bucket& bucket = BucketAt(unshard.bucket);
+  const plan::Shards& shards = unshard.secondary ? bucket.groups.near : bucket.groups.shards;
   const int64_t blocks = bucket.blocks.num_blocks();
   const Tensor whole = state_.GatherPlace(bucket.frozen, unshard.place, shards.PaddedOf(blocks));
   const Tensor own =

@@ -88,8 +88,6 @@ class Reduction {
   Work StartUnshard(const plan::Unshard& unshard);
   Work StartGather(const plan::Unshard& unshard);
   Tensor StreamedPlace(const plan::Reduce& reduce) const;
-  // Keeps the bucket's head, and puts that of the bucket behind it into its place.
-  void MoveHeads(const plan::Reduce& reduce);
   void FinishStreamedReduce(const plan::Reduce& reduce);
   void FinishPadded(const plan::Action& action);
   const plan::Bucket& BucketAt(int bucket) const { return program_.buckets[bucket]; }

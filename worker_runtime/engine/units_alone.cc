@@ -56,7 +56,8 @@ absl::Status UnitsAlone::GatherBucket(int bucket) {
   const plan::Unshard gather = {
       .bucket = bucket,
       .place = 0,
-      .exchange = {.collective = plan::Collective::kAllGather, .group = rig_.program.shards.group}};
+      .exchange = {.collective = plan::Collective::kAllGather,
+                   .group = rig_.program.buckets[bucket].groups.shards.group}};
   return rig_.reduction->Start({.body = gather}).Wait();
 }
 

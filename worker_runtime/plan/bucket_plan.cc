@@ -82,7 +82,7 @@ class ParameterBuckets {
   std::vector<Bucket> Plan(BlockRange whole) {
     end_ = whole.end;
     for (int p = static_cast<int>(parameters_.size()); p-- > 0;) {
-      const int64_t block = layout_.offsets[p] / kBlockElements;
+      const int64_t block = BlockOf(p);
       if (parameters_[p].num_learned() > 0 && whole.Overlaps({block, block + 1})) Add(p);
     }
     // What follows the last use of the last one is of buckets that were cut before it was known.
@@ -95,17 +95,13 @@ class ParameterBuckets {
     }
     for (Bucket& bucket : buckets_) {
       bucket.entered = true;
-      bucket.blocks.begin = FirstWholeBlock(bucket.first_parameter);
-      bucket.head_elements =
-          bucket.blocks.first_element() - layout_.offsets[bucket.first_parameter];
+      bucket.blocks.begin = BlockOf(bucket.first_parameter);
     }
     return std::move(buckets_);
   }
 
  private:
-  int64_t FirstWholeBlock(int p) const {
-    return (layout_.offsets[p] + kBlockElements - 1) / kBlockElements;
-  }
+  int64_t BlockOf(int p) const { return layout_.offsets[p] / kBlockElements; }
 
   void Add(int p) {
     if (buckets_.empty()) return Begin(p, p + 1);
@@ -119,7 +115,7 @@ class ParameterBuckets {
       return;
     }
     buckets_.back().first_parameter = cut_;
-    end_ = FirstWholeBlock(cut_);
+    end_ = BlockOf(cut_);
     Begin(p, cut_);
   }
 
@@ -133,7 +129,8 @@ class ParameterBuckets {
     const int first = buckets_.back().first_parameter;
     const int behind = buckets_.back().end_parameter;
     const bool is_within_unit = parameters_[p].unit == parameters_[first].unit;
-    return FirstWholeBlock(first) < end_ && times_.AreWholeBehindTheirLastUse(first, behind) &&
+    const bool begins_block = layout_.offsets[first] % kBlockElements == 0;
+    return begins_block && times_.AreWholeBehindTheirLastUse(first, behind) &&
            (!is_within_unit || times_.EndBefore(first, behind, p));
   }
 

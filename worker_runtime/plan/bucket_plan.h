@@ -8,10 +8,21 @@
 
 #include "absl/types/span.h"
 #include "worker_runtime/plan/block_layout.h"
+#include "worker_runtime/plan/mesh.h"
 #include "worker_runtime/plan/parameter_info.h"
 #include "worker_runtime/plan/use_trace.h"
 
 namespace muster::plan {
+
+// The ranks that have a bucket in common.
+struct BucketGroups {
+  Shards shards;  // hold it together; one rank: it is whole
+  Shards near;    // share its parameters between two uses, of these; one rank: none do
+  // Numbers of Program::groups.
+  int sums = 0;        // find gradients of it
+  int copies = kNone;  // hold the same sums in the end; kNone: no other does
+  friend bool operator==(const BucketGroups&, const BucketGroups&) = default;
+};
 
 // A range of blocks, and the neighbouring parameters [first_parameter, end_parameter) that have
 // elements in it; of them those that are frozen, or those that are not. A parameter that lies
@@ -23,12 +34,11 @@ struct Bucket {
   bool frozen = false;    // nothing of it is reduced or updated
   bool gathered = false;  // its parameters rest as shards, else whole
   BlockRange owned;       // the rank's own: what it updates, and what it gives to checkpoints
+  BucketGroups groups;
   // Backward passes come to it, not to its units (Entry::unit): it is of whole parameters.
   bool entered = false;
-  // Such a bucket may begin in the last block of the bucket before it in the layout, by so many
-  // elements, which are reduced with that block (PlanParameterBuckets).
-  int64_t head_elements = 0;
-  int64_t head_place = 0;  // of the block that keeps them meanwhile, in the arena of gradients
+  // What it takes where it lies whole, with the padding that makes its shards alike.
+  int64_t padded_blocks() const { return groups.shards.PaddedOf(blocks.num_blocks()); }
   friend bool operator==(const Bucket&, const Bucket&) = default;
 };
 
@@ -59,11 +69,10 @@ std::vector<Bucket> PlanUnitBuckets(const BlockLayout& layout, BlockRange whole,
 // Buckets of whole parameters, the last first, of about `options.bytes_max`; the other options do
 // not count. A backward pass has finished a bucket when it comes to another and not back again.
 //
-// Since a parameter seldom begins with a block, a bucket's `blocks` begin with the first whole one;
-// what lies before is its head, and belongs to the last block of the bucket that ends there, which
-// is finished later.
+// A bucket begins with a parameter that begins with a block: most of a Llama's do, and the first of
+// each unit does.
 //
-// Shapes: as PlanBuckets. Errors: none; where `trace` allows no cut the bucket grows.
+// Shapes: as PlanBuckets. Errors: none; where `trace` or the layout allows no cut the bucket grows.
 std::vector<Bucket> PlanParameterBuckets(absl::Span<const ParameterInfo> parameters,
                                          const BlockLayout& layout, BlockRange whole,
                                          const UseTrace& trace, const BucketOptions& options);

@@ -88,14 +88,13 @@ JobPrograms CompileJob(const ProgramInput& unscheduled) {
   const Mesh& mesh = input.mesh;
   const bool reduces_each = ReducesEachMicroBatch(input);
   const std::vector<int> ways = WaysOfSums(input);
-  const int shards = mesh.SizeOf(kShards);
   // What a rank hands to those with the same shards is as large as these are.
-  const bool hands_on = shards > 1 && mesh.SizeOf(Dimension::kReplica) > 1;
-  std::vector<Bucket> buckets;  // of the place at hand
+  const bool hands_on = mesh.SizeOf(kShards) > 1 && mesh.SizeOf(Dimension::kReplica) > 1;
+  Program of_place;  // has no actions
   const auto sizes_of_shards = [&](int rank) {
     std::vector<int64_t> sizes;
-    for (const Bucket& bucket : buckets) {
-      sizes.push_back(ShardOf(bucket.blocks, mesh.IndexOf(rank, kShards), shards).num_blocks());
+    for (const Bucket& bucket : of_place.buckets) {
+      sizes.push_back(OwnedBy(rank, bucket, of_place).num_blocks());
     }
     return sizes;
   };
@@ -103,7 +102,7 @@ JobPrograms CompileJob(const ProgramInput& unscheduled) {
   std::map<std::tuple<int, int, std::vector<int64_t>>, int> kinds;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     const int place = mesh.PlaceOf(rank), replica = mesh.IndexOf(rank, kReplicas);
-    if (hands_on && replica == 0) buckets = ProgramDraft(input, rank, reduces_each).program.buckets;
+    if (hands_on && replica == 0) of_place = ProgramDraft(input, rank, reduces_each).program;
     const auto [kind, is_new] = kinds.try_emplace({place, ways[replica], sizes_of_shards(rank)},
                                                   static_cast<int>(job.programs.size()));
     if (is_new) job.programs.push_back(ProgramCompiler(input, rank, reduces_each).Run());

@@ -89,7 +89,7 @@ ExchangeCall CallOf(const Action& action, const Exchange& exchange, const Progra
       call.dtype = program.types.OfParameters(program.buckets[BucketOf(action)].frozen);
       break;
     case ActionKind::kReplicate:
-      call.leaves_per_rank *= program.shards.size;
+      call.leaves_per_rank *= program.buckets[BucketOf(action)].groups.shards.size;
       [[fallthrough]];
     case ActionKind::kReduce:
       call.dtype = program.types.reduced;

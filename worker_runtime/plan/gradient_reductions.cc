@@ -54,14 +54,13 @@ void GradientReductions::ReduceStage() {
 Action GradientReductions::ActionOf(int b, int64_t micro_batch, Point at) const {
   const Bucket& bucket = draft_.program.buckets[b];
   const bool by_group = draft_.AddsByGroup();
-  const int64_t blocks = bucket.blocks.num_blocks();
   Reduce reduce = {
       .bucket = b,
       .merges = draft_.program.sums.leaves.back().merges,
       .exchange = {.collective = by_group ? Collective::kReduceScatter : Collective::kAllReduce,
-                   .group = by_group ? draft_.program.shards.group : draft_.groups.stage,
+                   .group = by_group ? bucket.groups.shards.group : bucket.groups.sums,
                    .bytes = BytesOf(draft_.input.types.reduced) * kBlockElements *
-                            (by_group ? draft_.program.shards.PaddedOf(blocks) : blocks)}};
+                            (by_group ? bucket.padded_blocks() : bucket.blocks.num_blocks())}};
   if (draft_.program.streams_gradients) {
     reduce.stage = draft_.stage;
     reduce.micro_batch = micro_batch;
@@ -81,21 +80,12 @@ Action GradientReductions::ActionOf(int b, int64_t micro_batch, Point at) const 
   return action;
 }
 
-void GradientReductions::AddEarlier(int b, Action& reduce) const {
-  // It adds to the last sum of its bucket. The head of the bucket behind is here, and that of this
-  // one has been taken by then.
-  for (const int other : {b, BucketBehind(draft_.program, b), BucketBefore(draft_.program, b)}) {
-    if (other != kNone && last_reduce_[other] != kNone) {
-      reduce.after.push_back(last_reduce_[other]);
-    }
-  }
-}
-
 void GradientReductions::Add(int b, int64_t micro_batch, Point at) {
   const bool is_streamed = draft_.program.streams_gradients;
   if (is_streamed && place_[b] == kNone) return;  // no gradient can come: its shard is cleared
   Action reduce = ActionOf(b, micro_batch, at);
-  if (is_streamed) AddEarlier(b, reduce);
+  // It adds to the last sum of its bucket.
+  if (is_streamed && last_reduce_[b] != kNone) reduce.after.push_back(last_reduce_[b]);
   const int index = draft_.Add(std::move(reduce));
   added_.push_back(index);
   const bool is_replicated = draft_.is_hybrid() && draft_.AddsByGroup();
@@ -120,21 +110,16 @@ void GradientReductions::GiveBackAfter(int b, int reduce) {
 void GradientReductions::ReplicateReduced() {
   for (const int reduce : to_replicate_) {
     const int b = draft_.program.actions[reduce].As<Reduce>().bucket;
-    const int64_t bytes =
-        draft_.program.buckets[b].owned.num_elements() * BytesOf(draft_.input.types.reduced);
+    const Bucket& bucket = draft_.program.buckets[b];
+    const int64_t bytes = bucket.owned.num_elements() * BytesOf(draft_.input.types.reduced);
     if (bytes == 0) continue;
-    const Exchange exchange = {.group = draft_.groups.replicas, .bytes = bytes};
+    const Exchange exchange = {.group = bucket.groups.copies, .bytes = bytes};
     added_.push_back(
         draft_.Add({.body = Replicate{.bucket = b, .exchange = exchange}, .after = {reduce}}));
   }
   to_replicate_.clear();
 }
 
-void GradientReductions::Finish() {
-  draft_.program.unreduced_blocks = arena_.size();
-  for (Bucket& bucket : draft_.program.buckets) {
-    if (bucket.head_elements > 0) bucket.head_place = draft_.program.unreduced_blocks++;
-  }
-}
+void GradientReductions::Finish() { draft_.program.unreduced_blocks = arena_.size(); }
 
 }  // namespace muster::plan

@@ -33,15 +33,13 @@ class GradientReductions {
   void ReplicateReduced();
   // All so far.
   const std::vector<int>& added() const { return added_; }
-  // No more will come: the size of the arena, with blocks behind it that keep the heads of buckets.
+  // No more will come: the size of the arena.
   void Finish();
 
  private:
   void FindLastUses(const PlannedPass& pass);
   void Add(int b, int64_t micro_batch, Point at);
   Action ActionOf(int b, int64_t micro_batch, Point at) const;
-  // The reductions that a streamed one waits for.
-  void AddEarlier(int b, Action& reduce) const;
   void GiveBackAfter(int b, int reduce);
 
   ProgramDraft& draft_;

@@ -10,7 +10,7 @@ void MakeRoomForGathered(Program& program) {
   for (const Bucket& bucket : program.buckets) {
     if (!bucket.gathered) continue;
     int64_t& arena = program.gathered_blocks[bucket.frozen];
-    arena = std::max(arena, program.shards.PaddedOf(bucket.blocks.num_blocks()));
+    arena = std::max(arena, bucket.padded_blocks());
   }
 }
 
@@ -20,11 +20,10 @@ int64_t GatheredBytes(const Program& program, const StateTypes& types) {
   for (const bool frozen : {false, true}) {
     bytes += program.gathered_blocks[frozen] * kBlockElements * BytesOf(types.OfParameters(frozen));
   }
-  const Shards& shards = program.secondary;
-  if (shards.size == 1) return bytes;
   for (const Bucket& bucket : program.buckets) {
-    if (!bucket.gathered) continue;
-    bytes += ShardOf(bucket.blocks, shards.rank, shards.size).num_elements() *
+    const Shards& near = bucket.groups.near;
+    if (!bucket.gathered || near.size == 1) continue;
+    bytes += ShardOf(bucket.blocks, near.rank, near.size).num_elements() *
              BytesOf(types.OfParameters(bucket.frozen));
   }
   return bytes;

@@ -15,6 +15,8 @@
 
 namespace muster::plan {
 
+inline constexpr int kNone = -1;
+
 // From the outermost to the innermost, along which ranks are neighbours.
 enum class Dimension : uint8_t {
   kPipeline,   // places of the pipeline, each of which has a stage, or several in turn (ScheduleOf)
@@ -89,8 +91,8 @@ class Mesh {
 
 // Ranks that hold a state together.
 struct Shards {
-  int group = -1;  // of Program::groups; -1: none
-  int rank = 0;    // of this one in it
+  int group = kNone;  // of Program::groups
+  int rank = 0;       // of this one in it
   int size = 1;
   friend bool operator==(const Shards&, const Shards&) = default;
 

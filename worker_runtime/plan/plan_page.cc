@@ -237,9 +237,9 @@ void AppendGathering(const Program& program, std::string& page) {
   }
   Heading(page, "gathering of parameters:");
   ValueLine(page, "units at rest as shards", absl::StrCat(num_sharded, " of ", num_units));
-  ValueLine(page, "ranks of a shard group", absl::StrCat(program.shards.size));
-  if (program.secondary.size > 1) {
-    ValueLine(page, "ranks of a secondary one", absl::StrCat(program.secondary.size));
+  ValueLine(page, "ranks of a shard group", absl::StrCat(program.mesh.SizeOf(kShards)));
+  if (const int few = program.mesh.SizeOf(Dimension::kSecondary); few > 1) {
+    ValueLine(page, "ranks of a secondary one", absl::StrCat(few));
   }
   ValueLine(page, "gathers in a step", Grouped(num_gathers));
   ValueLine(page, "elements at once, at most", Grouped(program.live_elements));

@@ -191,8 +191,24 @@ std::vector<BlockRange> OwnedBlocks(const Program& program) {
 }
 
 std::vector<BlockRange> NormedBlocks(const Norm& norm, const Program& program) {
-  if (program.mesh.IndexOf(program.rank, norm.copies) != 0) return {};
-  return OwnedBlocks(program);
+  if (!norm.is_shared) return OwnedBlocks(program);
+  std::vector<BlockRange> normed;
+  for (const Bucket& bucket : LearnedBuckets(program)) {
+    if (GivesSquares(program.rank, bucket, program)) normed.push_back(bucket.owned);
+  }
+  return normed;
+}
+
+BlockRange OwnedBy(int rank, const Bucket& bucket, const Program& program) {
+  const Shards& shards = bucket.groups.shards;
+  if (shards.size == 1) return bucket.blocks;
+  const Dimensions along = program.groups[shards.group];
+  return ShardOf(bucket.blocks, program.mesh.IndexOf(rank, along), shards.size);
+}
+
+bool GivesSquares(int rank, const Bucket& bucket, const Program& program) {
+  const int copies = bucket.groups.copies;
+  return copies == kNone || program.mesh.IndexOf(rank, program.groups[copies]) == 0;
 }
 
 std::vector<int> BucketsOfUnit(const Program& program, int unit) {
@@ -223,22 +239,6 @@ std::vector<int> BucketsOfUse(const Program& program, int use) {
 
 int GradientBucketOf(const Program& program, int use) {
   return UsesBuckets(program) ? use : program.bucket_of_unit[false][use];
-}
-
-int BucketBehind(const Program& program, int bucket) {
-  const int64_t end = program.buckets[bucket].blocks.end;
-  const auto found = std::find_if(
-      program.buckets.begin(), program.buckets.end(),
-      [&](const Bucket& other) { return other.head_elements > 0 && other.blocks.begin == end; });
-  return found == program.buckets.end() ? kNone : static_cast<int>(found - program.buckets.begin());
-}
-
-int BucketBefore(const Program& program, int bucket) {
-  if (program.buckets[bucket].head_elements == 0) return kNone;
-  const int64_t begin = program.buckets[bucket].blocks.begin;
-  const auto found = std::find_if(program.buckets.begin(), program.buckets.end(),
-                                  [&](const Bucket& other) { return other.blocks.end == begin; });
-  return static_cast<int>(found - program.buckets.begin());
 }
 
 bool HoldsBlock(const Program& program, int64_t block) {

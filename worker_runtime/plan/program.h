@@ -84,7 +84,6 @@ int64_t TotalOf(const ArenaBytes& bytes);
 enum class Collective : uint8_t { kAllReduce, kReduceScatter, kAllGather };
 absl::string_view ToString(Collective collective);
 
-inline constexpr int kNone = -1;
 inline constexpr int64_t kPartialBytes = sizeof(double);  // of a block's squares
 
 // A use of a unit by a pass; or of a bucket (Bucket::entered), which `unit` is the number of.
@@ -153,9 +152,9 @@ struct ShareLoss {
   Exchange exchange;
 };
 struct Norm {
-  // Ranks along these have the same sums of gradients, and the first of them gives their squares.
-  // Along none where each rank has them all, and makes the norm by itself.
-  Dimensions copies = {};
+  // The squares of all ranks are added: of those with the same sums the first gives them. Else each
+  // rank has them all, and makes the norm by itself.
+  bool is_shared = false;
 };
 struct SumSquares {
   Exchange exchange;
@@ -232,8 +231,6 @@ struct Program {
   // Gradients rest as shards too: what a micro-batch adds is reduced with its backward pass. Else
   // they are whole, in slots.
   bool streams_gradients = false;
-  Shards shards;     // of everything that is sharded
-  Shards secondary;  // of parameters between two uses; size 1: none
   // Arenas, in blocks.
   std::array<int64_t, 2> gathered_blocks = {};  // [frozen]: each kind has an arena of its own
   int64_t unreduced_blocks = 0;
@@ -271,6 +268,9 @@ absl::Span<const Bucket> LearnedBuckets(const Program& program);
 std::vector<BlockRange> OwnedBlocks(const Program& program);
 // The blocks whose squares this rank gives to the norm.
 std::vector<BlockRange> NormedBlocks(const Norm& norm, const Program& program);
+// What `rank` owns of a bucket, and whether its squares of that count, where it has this program.
+BlockRange OwnedBy(int rank, const Bucket& bucket, const Program& program);
+bool GivesSquares(int rank, const Bucket& bucket, const Program& program);
 // The buckets of a unit's parameters: those that learn, those that are frozen; none of a unit of
 // another stage.
 std::vector<int> BucketsOfUnit(const Program& program, int unit);
@@ -281,11 +281,6 @@ int UseOf(const Program& program, int parameter, int unit);
 // The buckets of a use, and of them that of its gradients.
 std::vector<int> BucketsOfUse(const Program& program, int use);
 int GradientBucketOf(const Program& program, int use);
-// The bucket whose head lies in the last block of `bucket`, and the bucket that has that block;
-// kNone: none. Their heads lie in the place of gradients before their blocks.
-int BucketBehind(const Program& program, int bucket);
-int BucketBefore(const Program& program, int bucket);
-inline int64_t HeadBlocks(const Bucket& bucket) { return bucket.head_elements > 0 ? 1 : 0; }
 // Whether it is a unit of this rank's stages that has parameters.
 inline bool HoldsUnit(const Program& program, int unit) {
   return program.bucket_of_unit[0][unit] != kNone || program.bucket_of_unit[1][unit] != kNone;

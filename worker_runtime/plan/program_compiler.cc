@@ -73,7 +73,7 @@ void ProgramCompiler::AddForward(const PlannedPass& pass) {
 
 void ProgramCompiler::AddLoss(int last_forward) {
   if (draft_.replicas() == 1) return;
-  loss_ = draft_.Add({.body = SumLoss{{.group = draft_.groups.stage, .bytes = kLossBytes}},
+  loss_ = draft_.Add({.body = SumLoss{{.group = draft_.groups.sums, .bytes = kLossBytes}},
                       .after = {last_forward}});
 }
 
@@ -129,11 +129,7 @@ bool ProgramCompiler::AddsSquares() const {
 }
 
 int ProgramCompiler::AddNorm() {
-  const Dimensions same_shards = {Dimension::kReplica};
-  const Norm body = {.copies = !AddsSquares()        ? Dimensions{}
-                               : draft_.is_sharded() ? same_shards
-                                                     : kReplicas};
-  Action norm = {.body = body, .after = reductions_.added()};
+  Action norm = {.body = Norm{.is_shared = AddsSquares()}, .after = reductions_.added()};
   norm.after.push_back(reductions_.last_backward());
   int ready = draft_.Add(std::move(norm));
   if (AddsSquares()) {

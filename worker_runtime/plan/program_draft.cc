@@ -51,11 +51,11 @@ void ProgramDraft::AddGroups() {
         .group = add(along), .rank = mesh.IndexOf(program.rank, along), .size = mesh.SizeOf(along)};
   };
   add(kWorld);
-  groups.stage = add(kReplicas);
+  groups.sums = groups.copies = add(kReplicas);
   if (shard_ranks() == 1) return;
-  program.shards = shards(kShards);
-  if (mesh.SizeOf(Dimension::kReplica) > 1) groups.replicas = add({Dimension::kReplica});
-  if (mesh.SizeOf(Dimension::kSecondary) > 1) program.secondary = shards({Dimension::kSecondary});
+  groups.shards = shards(kShards);
+  groups.copies = mesh.SizeOf(Dimension::kReplica) > 1 ? add({Dimension::kReplica}) : kNone;
+  if (mesh.SizeOf(Dimension::kSecondary) > 1) groups.near = shards({Dimension::kSecondary});
 }
 
 void ProgramDraft::AddBuckets() {
@@ -74,7 +74,8 @@ void ProgramDraft::AddBuckets() {
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     Bucket& bucket = program.buckets[b];
     const BlockRange blocks = bucket.blocks;
-    bucket.owned = ShardOf(blocks, program.shards.rank, program.shards.size);
+    bucket.groups = groups;
+    bucket.owned = OwnedBy(program.rank, bucket, program);
     const std::vector<BlockRange>& units = bucket.frozen ? layout.frozen_units : layout.units;
     auto unit = std::partition_point(units.begin(), units.end(), [&](const BlockRange& earlier) {
       return earlier.end <= blocks.begin;
@@ -209,8 +210,8 @@ int ProgramDraft::Add(Action action) {
 }
 
 int ProgramDraft::AddUnshard(Unshard unshard, std::vector<int> after, Point at) {
-  const struct Shards& from = unshard.secondary ? program.secondary : program.shards;
   const Bucket& bucket = program.buckets[unshard.bucket];
+  const struct Shards& from = unshard.secondary ? bucket.groups.near : bucket.groups.shards;
   const int64_t bytes = from.PaddedOf(bucket.blocks.num_blocks()) * kBlockElements *
                         BytesOf(input.types.OfParameters(bucket.frozen));
   unshard.exchange = {.collective = Collective::kAllGather, .group = from.group, .bytes = bytes};
@@ -226,7 +227,8 @@ bool ProgramDraft::WorksOnCopy(const Action& action) const {
   const Reduce* const reduce = action.If<Reduce>();
   const bool is_whole = unshard ? unshard->place == kNone : reduce && reduce->place == kNone;
   return is_whole && exchange->collective != Collective::kAllReduce &&
-         program.buckets[bucket].blocks.num_blocks() % program.shards.size != 0;
+         program.buckets[bucket].blocks.num_blocks() % program.buckets[bucket].groups.shards.size !=
+             0;
 }
 
 int64_t ProgramDraft::RoomForCopy(const Action& action) const {
@@ -234,20 +236,16 @@ int64_t ProgramDraft::RoomForCopy(const Action& action) const {
   const int bucket = BucketOf(action);
   // Those of REPLICATE are of shards.
   if (!program.buckets[bucket].entered || action.If<Replicate>()) return bytes;
-  return bytes / program.shards.PaddedOf(program.buckets[bucket].blocks.num_blocks()) *
-         BlocksOfGradients(bucket);
+  return bytes / program.buckets[bucket].padded_blocks() * BlocksOfGradients(bucket);
 }
 
 // Each takes as much as the largest that is up to twice as large, so that one fits where another
 // was.
 int64_t ProgramDraft::BlocksOfGradients(int bucket) const {
-  const auto blocks_of = [&](const Bucket& any) {
-    return HeadBlocks(any) + program.shards.PaddedOf(any.blocks.num_blocks());
-  };
-  const int64_t own = blocks_of(program.buckets[bucket]);
+  const int64_t own = program.buckets[bucket].padded_blocks();
   int64_t most = own;
   for (const Bucket& other : LearnedBuckets(program)) {
-    const int64_t blocks = blocks_of(other);
+    const int64_t blocks = other.padded_blocks();
     if (other.entered && blocks <= 2 * own) most = std::max(most, blocks);
   }
   return most;

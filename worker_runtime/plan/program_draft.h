@@ -17,12 +17,6 @@ namespace muster::plan {
 
 inline constexpr int64_t kLossBytes = 2 * sizeof(double);
 
-// Numbers of Program::groups.
-struct OwnGroups {
-  int stage = 0;         // the replicas of its stages
-  int replicas = kNone;  // those that hold the same shards, where shards have replicas
-};
-
 struct ProgramDraft {
   // Has no actions yet. `input` has a schedule, and outlives this. `the_reduces_each`: gradients
   // that are sharded are reduced with each micro-batch.
@@ -69,7 +63,7 @@ struct ProgramDraft {
   const bool reduces_each;
   const int place;
   const BlockLayout layout;
-  OwnGroups groups;
+  BucketGroups groups;  // of all buckets
   Program program;
   int stage = 0;  // at hand: that of the pass or of the buckets which are added
 

@@ -17,9 +17,9 @@ namespace {
 
 // The blocks of the arena that an UNSHARD puts a bucket into.
 BlockRange PlaceOf(const Unshard& unshard, const Program& program) {
-  const Shards& shards = unshard.secondary ? program.secondary : program.shards;
-  const int64_t blocks = program.buckets[unshard.bucket].blocks.num_blocks();
-  return {unshard.place, unshard.place + shards.PaddedOf(blocks)};
+  const Bucket& bucket = program.buckets[unshard.bucket];
+  const Shards& shards = unshard.secondary ? bucket.groups.near : bucket.groups.shards;
+  return {unshard.place, unshard.place + shards.PaddedOf(bucket.blocks.num_blocks())};
 }
 
 // --- who touches what ---------------------------------------------------------------------------
@@ -32,7 +32,6 @@ enum class Memory : uint8_t {
   kBorrowedValues,  // of other stages
   kSlot,            // whole gradients
   kUnreduced,       // gradients on their way, by place
-  kHeads,           // of buckets, by bucket
   kGradientShards,
   kPadding,  // by place, in bytes
   kMoments,
@@ -67,8 +66,7 @@ class Accesses {
 
   // The blocks that the gradients of a bucket take while they are on their way.
   BlockRange Unreduced(int64_t place, int bucket) const {
-    const Bucket& its = program_.buckets[bucket];
-    return {place, place + HeadBlocks(its) + program_.shards.PaddedOf(its.blocks.num_blocks())};
+    return {place, place + program_.buckets[bucket].padded_blocks()};
   }
 
   void Merges(const std::vector<Merge>& merges, size_t moment, BlockRange blocks) {
@@ -154,15 +152,6 @@ class Accesses {
         CannotRun(NameOfAction(program_, index), ": its use of unit ", entry.unit, " ", what));
   }
 
-  void TouchHeads(int bucket, size_t moment) {
-    const auto head_of = [&](int b, bool writes) {
-      Touch(moment, Memory::kHeads, {b, b + 1}, writes);
-    };
-    if (program_.buckets[bucket].head_elements > 0) head_of(bucket, true);
-    const int behind = BucketBehind(program_, bucket);
-    if (behind != kNone) head_of(behind, false);
-  }
-
   void AddCopy(const Action& action, size_t moment) {
     const Exchange* const exchange = ExchangeOf(action);
     if (exchange == nullptr || exchange->padding == kNone) return;
@@ -181,7 +170,6 @@ class Accesses {
       place_[reduce.bucket] = kNone;
       Touch(moment, Memory::kUnreduced, Unreduced(reduce.place, reduce.bucket), true);
       Touch(moment, Memory::kGradientShards, bucket.owned, true);
-      TouchHeads(reduce.bucket, moment);
       return;
     }
     Merges(reduce.merges, moment, bucket.blocks);

@@ -309,12 +309,10 @@ absl::Status ProveNorm(const JobPrograms& job) {
     const int kind = job.kind_of_rank[rank];
     const Program& program = job.programs[kind];
     const auto own = static_cast<int>(rank);
-    const bool gives =
-        norms[kind] != nullptr && program.mesh.IndexOf(own, norms[kind]->copies) == 0;
-    if (!gives) continue;
-    const int shard = program.mesh.IndexOf(own, kShards);
     for (const Bucket& bucket : LearnedBuckets(program)) {
-      together.push_back(ShardOf(bucket.blocks, shard, program.shards.size));
+      const bool gives =
+          norms[kind] != nullptr && (!norms[kind]->is_shared || GivesSquares(own, bucket, program));
+      if (gives) together.push_back(OwnedBy(own, bucket, program));
     }
   }
   return CheckCountsOnce(together, adds->num_blocks, adds->rank);

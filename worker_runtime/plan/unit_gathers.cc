@@ -72,7 +72,8 @@ void UnitGathers::AddUnshardsOf(int unit, Point at) {
 
 void UnitGathers::AddUnshardOf(int b, Point at) {
   const int kept = gathering_[b].kept;
-  const struct Shards& from = kept == kNone ? draft_.program.shards : draft_.program.secondary;
+  const BucketGroups& groups = draft_.program.buckets[b].groups;
+  const Shards& from = kept == kNone ? groups.shards : groups.near;
   std::vector<int> after;
   if (kept != kNone) after.push_back(kept);
   const int64_t blocks = from.PaddedOf(draft_.program.buckets[b].blocks.num_blocks());
@@ -90,11 +91,11 @@ void UnitGathers::AddReshardsOf(int unit, size_t use, Point at, int after_pass) 
 
 void UnitGathers::AddReshard(int b, bool comes_again, Point at, int after_pass) {
   const int unshard = std::exchange(gathering_[b].unshard, kNone);
-  const Reshard reshard = {
-      .bucket = b,
-      .place = draft_.program.actions[unshard].As<Unshard>().place,
-      .unshard = unshard,
-      .secondary = draft_.program.secondary.size > 1 && gathering_[b].kept == kNone && comes_again};
+  const Reshard reshard = {.bucket = b,
+                           .place = draft_.program.actions[unshard].As<Unshard>().place,
+                           .unshard = unshard,
+                           .secondary = draft_.program.buckets[b].groups.near.size > 1 &&
+                                        gathering_[b].kept == kNone && comes_again};
   Action action = {.body = reshard, .after = {unshard}, .at = at};
   if (after_pass != kNone) action.after.push_back(after_pass);
   const int index = draft_.Add(std::move(action));

@@ -28,6 +28,35 @@ TEST(ProgramDraft, HasTheBucketsOfItsStageAndNoActions) {
   }
 }
 
+TEST(ProgramDraft, GivesEachBucketItsGroups) {
+  const Job deep({.stages = 2, .replicas = 8},
+                 {.preset = "zero-3-hpz", .shard_ranks = 4, .secondary_ranks = 2});
+  const DraftOf rank_13(deep, 13);
+  const Program& program = rank_13.draft.program;
+  const auto name = [&](int group) { return program.mesh.NameOf(13, program.groups[group]); };
+  for (const Bucket& bucket : program.buckets) {
+    const BucketGroups& groups = bucket.groups;
+    EXPECT_EQ(name(groups.shards.group), "shards1.1");
+    EXPECT_EQ(groups.shards.rank, 1);
+    EXPECT_EQ(groups.shards.size, 4);
+    EXPECT_EQ(name(groups.near.group), "secondary1.2");
+    EXPECT_EQ(groups.near.rank, 1);
+    EXPECT_EQ(groups.near.size, 2);
+    EXPECT_EQ(name(groups.sums), "stage1");
+    EXPECT_EQ(name(groups.copies), "replicas1.1");
+    EXPECT_EQ(bucket.owned, ShardOf(bucket.blocks, 1, 4));
+    EXPECT_FALSE(GivesSquares(13, bucket, program)) << "rank 9 has the same shard";
+    EXPECT_TRUE(GivesSquares(9, bucket, program));
+  }
+  const Job whole({.stages = 2, .replicas = 2}, {});
+  const DraftOf rank_2(whole, 2);
+  for (const Bucket& bucket : rank_2.draft.program.buckets) {
+    EXPECT_EQ(bucket.groups.shards, Shards());
+    EXPECT_EQ(bucket.groups.copies, bucket.groups.sums) << "all replicas have the same sums";
+    EXPECT_EQ(bucket.owned, bucket.blocks);
+  }
+}
+
 // Gradients are rounded for their way, two copies at a time.
 TEST(ProgramDraft, GivesTheRoomOfACopyToTheNextButOne) {
   const Job job({.replicas = 2}, {.bucket_blocks = 2, .reduce_dtype = DType::kBf16});
@@ -36,7 +65,7 @@ TEST(ProgramDraft, GivesTheRoomOfACopyToTheNextButOne) {
   ASSERT_GE(draft.program.buckets.size(), 3);
   for (int b = 0; b < 3; ++b) {
     EXPECT_EQ(draft.Add({.body = Reduce{.bucket = b,
-                                        .exchange = {.group = draft.groups.stage, .bytes = 4096}}}),
+                                        .exchange = {.group = draft.groups.sums, .bytes = 4096}}}),
               b);
   }
   const std::vector<Action>& actions = draft.program.actions;

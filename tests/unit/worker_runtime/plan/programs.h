@@ -33,7 +33,7 @@ struct JobOptions {
   bool freezes = false;
   std::string schedule = "1f1b";
   int64_t stages_per_rank = 0;
-  // The trace tells of parameters too; units are of three blocks, cut within the second.
+  // The trace tells of parameters too; units are of three blocks, cut behind the first.
   bool knows_parameters = false;
 };
 
@@ -50,8 +50,10 @@ struct Job {
       const std::string name = "u" + std::to_string(unit);
       const bool frozen = options.freezes && (unit == 1 || unit == 4);
       const bool weight_is_frozen = frozen || (options.freezes && unit == 2);
-      parameters.push_back(
-          {.name = name + ".weight", .shape = {2, 600}, .unit = unit, .frozen = weight_is_frozen});
+      parameters.push_back({.name = name + ".weight",
+                            .shape = {2, options.knows_parameters ? 512 : 600},
+                            .unit = unit,
+                            .frozen = weight_is_frozen});
       parameters.push_back({.name = name + ".bias",
                             .shape = {options.knows_parameters ? 1400 : 40},
                             .unit = unit,

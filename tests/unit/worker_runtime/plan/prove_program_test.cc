@@ -468,34 +468,9 @@ TEST(ProvePrograms, FindsEveryWaitOfAUseThatWasDropped) {
   EXPECT_GT(num_dropped, 30);
 }
 
-// The head of a bucket is reduced with the bucket before it, which must have got it.
-TEST(ProvePrograms, FindsEveryWaitThatWasDroppedBetweenBucketsOfOneUnit) {
-  Job job({.replicas = 2},
-          {.accumulation = 2, .bucket_blocks = 1, .preset = "zero-2", .knows_parameters = true});
-  job.plan.gradient_reduction = GradientReduction::kEachMicroBatch;
-  const std::vector<Program> whole = job.Programs();
-  int num_dropped = 0;
-  for (size_t i = 0; i < whole[0].actions.size(); ++i) {
-    const Action& action = whole[0].actions[i];
-    if (!action.If<Reduce>()) continue;
-    const int behind = BucketBehind(whole[0], BucketOf(action));
-    for (size_t wait = 0; behind != kNone && wait < action.after.size(); ++wait) {
-      const Action& earlier = whole[0].actions[action.after[wait]];
-      if (BucketOf(earlier) != behind) continue;
-      std::vector<Program> programs = whole;
-      std::vector<int>& after = programs[0].actions[i].after;
-      after.erase(after.begin() + static_cast<int64_t>(wait));
-      EXPECT_THAT(Prove(programs), StatusIs(kBroken, HasSubstr("does not wait for")));
-      ++num_dropped;
-    }
-  }
-  EXPECT_EQ(num_dropped, 2 * 6);  // micro-batches and units
-}
-
 TEST(ProvePrograms, FindsAGradientThatCountsTwiceInTheNorm) {
   std::vector<Program> programs = Job({.stages = 2, .replicas = 2}, {}).Programs();
-  Action& norm = programs[1].actions[Find(programs[1], ActionKind::kNorm)];
-  norm.body = Norm{};  // though it is a replica of rank 0
+  for (Bucket& bucket : programs[1].buckets) bucket.groups.copies = kNone;  // of rank 0's
   EXPECT_THAT(Prove(programs), StatusIs(kBroken, HasSubstr("counts 2 times")));
 }
 
@@ -555,10 +530,7 @@ TEST(CompileJob, GivesEachRankTheProgramOfItsKind) {
         for (int rank = 0; rank < job.mesh.size(); ++rank) {
           Program own = compiled.programs[compiled.kind_of_rank[rank]];
           own.rank = rank;
-          own.shards.rank = job.mesh.IndexOf(rank, kShards);
-          for (Bucket& bucket : own.buckets) {
-            bucket.owned = ShardOf(bucket.blocks, own.shards.rank, own.shards.size);
-          }
+          for (Bucket& bucket : own.buckets) bucket.owned = OwnedBy(rank, bucket, own);
           EXPECT_EQ(Describe(own), Describe(job.ProgramOf(rank))) << preset << ", rank " << rank;
         }
         num_kinds += static_cast<int>(compiled.programs.size());
