@@ -2,6 +2,7 @@
 // ranks of a later world: each takes what it has itself, and the rest from ranks that have it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "muster/engine.h"
 #include "muster/tensor.h"
@@ -67,6 +69,11 @@ class StateKeeper {
   // The same of an array that lies at `place`.
   absl::Status TakeArray(const StateCopy* own, const StateView& view, const StateArray& array,
                          ElementRange place, absl::Span<const ElementTransfer> transfers);
+  // Hashes of the values that lie on this rank: of what it holds whole, and of its shards.
+  absl::StatusOr<std::array<std::string, 2>> HashHeld() const;
+  // Whether ranks that hold the same values hold them with the same bits; none gathers what it does
+  // not hold. Errors: kDataLoss, on all ranks: names two that do not.
+  absl::Status CheckHeldAlike(absl::string_view when) const;
 
   Rig& rig_;
   TrainingProgress& progress_;

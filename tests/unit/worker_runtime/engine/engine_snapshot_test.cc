@@ -273,6 +273,38 @@ TEST(EngineSnapshot, OfShardsHasTheStepWhoseUpdatesAreDoneThoughTheirGathersFail
   }
 }
 
+// Ranks of two trainings hold the same parameters, each as its own training has left them.
+TEST(EngineSnapshot, OfRanksThatAreNotAlikeIsRefusedOnEveryRank) {
+  for (const auto& [preset, other] : {std::pair{"ddp", 1}, {"hybrid-shard", 2}}) {
+    const Plan plan = Under(preset, PlanOn(4), 2);
+    Plan unlike = plan;
+    unlike.seed = 4711;
+    std::vector<EngineSnapshot> brought = SnapshotsAfter(4, plan, 3);
+    std::vector<EngineSnapshot> others = SnapshotsAfter(4, unlike, 3);
+    for (int rank = other; rank < 4; ++rank) brought[rank] = std::move(others[rank]);
+    for (const GoneOn& rank : GoOn(brought, plan, 5)) {
+      EXPECT_THAT(rank.status, StatusIs(absl::StatusCode::kDataLoss,
+                                        HasSubstr(absl::StrCat("the parameters of rank ", other,
+                                                               " differ from those of rank 0 "))))
+          << preset;
+    }
+  }
+}
+
+// Each rank has its own parts already, and no rank asks for those of others to compare them.
+TEST(EngineSnapshot, OfTheSameRanksMovesNoParameters) {
+  const Plan plan = Under("zero-3", PlanOn(4), 4);
+  const std::vector<EngineSnapshot> brought = SnapshotsAfter(4, plan, 2);
+  OnRanks<int>(4, [&](Communicator& world) {
+    auto training = MakeTraining(world, plan);
+    Engine& engine = training->engine();
+    const int64_t before = engine.bytes_sent();
+    EXPECT_THAT(engine.Restore(brought[world.rank()]), IsOk());
+    EXPECT_LT(engine.bytes_sent() - before, engine.memory().parameters / 4) << "of its shard";
+    return 0;
+  });
+}
+
 TEST(EngineSnapshot, IsTakenOfEveryPlanOfOneRank) {
   const std::string expected = Train(1, PlanOn(1), 4).hash;
   for (const std::string& preset : DataParallelPresets()) {
