@@ -29,7 +29,13 @@ absl::Status OneDirectoryForAll(const absl::Status& own, absl::StatusCode code,
                          "so the directory must be one for all nodes, as on a shared file system"));
 }
 
-int64_t MostElements(DType dtype) { return kBufferBytes / static_cast<int64_t>(SizeOf(dtype)); }
+// Elements that are read at once, as they are kept and as they are stored where the types differ;
+// whole pieces of what has a digest in a checkpoint of f32.
+int64_t MostElements(DType kept, DType stored) {
+  constexpr int64_t kWhole = 1 << 20;
+  const size_t bytes = SizeOf(kept) + (stored == kept ? 0 : SizeOf(stored));
+  return kBufferBytes / static_cast<int64_t>(bytes) / kWhole * kWhole;
+}
 
 // Memory of the host that is taken when it is needed.
 class HostBuffer {
@@ -246,7 +252,7 @@ absl::Status Checkpoints::ReadArrays(const checkpoint::Checkpoint& opened,
     for (const ElementRange& wanted : view.WantedRanges(kind, *parameter)) {
       ElementRange range = wanted;
       for (; range.begin < wanted.end; range.begin = range.end) {
-        range.end = std::min(wanted.end, range.begin + MostElements(dtype));
+        range.end = std::min(wanted.end, range.begin + MostElements(dtype, stored_type));
         const Tensor place = view.PlaceFor(kind, *parameter, range, dtype);
         const Tensor elements = place.empty() ? buffer.Of(range.size()) : place;
         const Tensor read = is_narrow ? narrow.Of(range.size()) : elements;
