@@ -29,17 +29,21 @@ class TorchWaits : public TorchJobs {
     const std::string in_never = absl::StrCat(odd, " in never at torch_waits.py:");
     const std::string unanswered =
         absl::StrCat(odd, " has not answered rpc_sync of never, for which rank 0 waits");
+    const std::string root = absl::StrCat("with root ", num_ranks - 1);
     const std::string serves = "its thread of RPC in never at torch_waits.py:";
     std::vector<Said> programs = {
         {"monitored_barrier", absl::StrCat(missing, "monitored_barrier (group default_pg)", wait),
          in_never},
         {"monitored_pair", absl::StrCat(missing, "monitored_barrier (group "), in_never},
+        {"monitored_all", absl::StrCat(missing, "monitored_barrier (group default_pg)", wait),
+         in_never},
         {"rpc_shutdown", absl::StrCat(missing, "rpc.shutdown", wait), in_never},
         {"rpc_never", unanswered, serves},
         {"rpc_alone", unanswered, serves},
-        {"roots", "with root 1"},
-        {"roots_reduce", "with root 1"},
-        {"roots_gather", "with root 1"},
+        {"rpc_moves_on", unanswered, serves},
+        {"roots", root},
+        {"roots_reduce", root},
+        {"roots_gather", root},
         {"no_member", absl::StrCat(missing, "all_reduce #6"), in_never},
         {"saver", absl::StrCat(missing, "all_reduce #6"),
          "its thread Saver_0 in never at torch_waits.py:"},
@@ -50,6 +54,8 @@ class TorchWaits : public TorchJobs {
         {"key", absl::StrCat(odd, " waits for the key 'done' of a store (key at torch_waits.py:"),
          absl::StrCat("which has not been set; ", them, others.size() == 1 ? " has" : " have",
                       " gone on to all_reduce #6")},
+        {"key_below", " for the key 'done' of a store (key_below at torch_waits.py:",
+         "which has not been set; "},
         {"own_store", " for the key 'part 0' or 1 more of a store (own_store at torch_waits.py:"},
         {"own_receive", absl::StrCat(odd,
                                      " waits in a send or receive (group default_pg), with "
@@ -65,6 +71,7 @@ class TorchWaits : public TorchJobs {
          "never at torch_waits.py:"}};
     if (num_ranks < 4 || num_ranks % 2 != 0) return programs;
     programs.push_back({"mesh", absl::StrCat(missing, "all_reduce #6")});
+    programs.push_back({"mesh_rows", absl::StrCat("hang: ", odd, " ")});
     programs.push_back({"mesh_skips", absl::StrCat(missing, "all_reduce #2"), in_never});
     return programs;
   }

@@ -142,18 +142,27 @@ def monitored_pair():
     never()
 
 
+def monitored_all():
+    """The second one, whose first rank hears of all others before it says who is missing."""
+    dist.monitored_barrier()
+    if not IS_ODD:
+        dist.monitored_barrier(wait_all_ranks=True)
+    never()
+
+
+# gloo's trees let rank 1 as the other root pass where there are more than three ranks.
 def roots():
-    dist.broadcast(torch.ones(1 << 22), src=1 if IS_ODD else 0)
+    dist.broadcast(torch.ones(1 << 22), src=ODD if IS_ODD else 0)
     step()
 
 
 def roots_reduce():
-    dist.reduce(torch.ones(1 << 22), dst=1 if IS_ODD else 0)
+    dist.reduce(torch.ones(1 << 22), dst=ODD if IS_ODD else 0)
     step()
 
 
 def roots_gather():
-    root, ones = 1 if IS_ODD else 0, torch.ones(1 << 20)
+    root, ones = ODD if IS_ODD else 0, torch.ones(1 << 20)
     dist.gather(ones, [ones.clone() for _ in range(SIZE)] if RANK == root else None, dst=root)
     step()
 
@@ -175,6 +184,15 @@ def mesh_skips():
     mesh(skips=True)
 
 
+def mesh_rows():
+    """The last rank uses the first twice, and the second not at all."""
+    both = dist.device_mesh.init_device_mesh("cpu", (2, SIZE // 2))
+    groups = [both.get_group(dimension) for dimension in range(2)]
+    for group in groups[:1] * 2 if IS_ODD else groups:
+        dist.all_reduce(torch.ones(8), group=group)
+    step()
+
+
 def start_rpc():
     rpc.init_rpc(f"worker{RANK}", rank=RANK, world_size=SIZE)
 
@@ -188,6 +206,15 @@ def with_rpc(function):
 
 def rpc_never():
     with_rpc(never)
+
+
+def rpc_moves_on():
+    """The main thread of the one that does not answer goes on."""
+    start_rpc()
+    if RANK == 0:
+        rpc.rpc_sync(f"worker{ODD}", never, timeout=0)
+    step()
+    rpc.shutdown()
 
 
 def rpc_alone():
@@ -237,6 +264,13 @@ def loss():
 def key():
     if IS_ODD:
         store().get("done")
+    step()
+
+
+def key_below():
+    """Below a prefix, as libraries keep theirs."""
+    if IS_ODD:
+        dist.PrefixStore("mine", store()).wait(["done"])
     step()
 
 
