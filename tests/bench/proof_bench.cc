@@ -60,6 +60,9 @@ std::vector<Case> Cases() {
   cases.push_back(pipeline);
   cases.back().name += ", ordered";
   cases.back().mode = SumMode::kOrdered;
+  cases.push_back(cases.back());
+  cases.back().name += ", 60 at a time";  // ranks add their micro-batches in several ways
+  cases.back().accumulation = 60;
   const size_t of_256 = cases.size();
   for (size_t i = 0; i < of_256; ++i) {
     cases.push_back(cases[i]);

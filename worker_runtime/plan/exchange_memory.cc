@@ -115,15 +115,23 @@ GroupPlace PlaceIn(const std::vector<int>& group, int rank, int ranks_of_node) {
           .left_shares_memory = rank / ranks_of_node == left / ranks_of_node};
 }
 
+// What a rank asks a group for, each once: a call that comes again finds the blocks that it left.
+std::vector<ExchangeCall> CallsIn(const Program& program, int group) {
+  std::vector<ExchangeCall> calls;
+  for (const Action& action : program.actions) {
+    const Exchange* const exchange = ExchangeOf(action);
+    if (exchange == nullptr || exchange->group != group) continue;
+    const ExchangeCall call = CallOf(action, *exchange, program);
+    if (std::find(calls.begin(), calls.end(), call) == calls.end()) calls.push_back(call);
+  }
+  return calls;
+}
+
 // Twice, since the second step finds the blocks of the first.
-int64_t StagingOf(const Program& program, int group, const GroupPlace& place) {
+int64_t StagingOf(const std::vector<ExchangeCall>& calls, const GroupPlace& place) {
   StagingBlocks blocks;
   for (int step = 0; step < 2; ++step) {
-    for (const Action& action : program.actions) {
-      const Exchange* const exchange = ExchangeOf(action);
-      if (exchange == nullptr || exchange->group != group) continue;
-      Stage(CallOf(action, *exchange, program), place, blocks);
-    }
+    for (const ExchangeCall& call : calls) Stage(call, place, blocks);
   }
   return blocks.most();
 }
@@ -175,14 +183,13 @@ ExchangeMemory ExchangeMemoryOf(const Program& program, int ranks_of_node) {
     const std::vector<int> group = program.RanksOfGroup(static_cast<int>(g));
     if (group.size() == 1) continue;
     const GroupPlace place = PlaceIn(group, program.rank, ranks_of_node);
-    memory.staging += StagingOf(program, static_cast<int>(g), place);
+    const std::vector<ExchangeCall> calls = CallsIn(program, static_cast<int>(g));
+    memory.staging += StagingOf(calls, place);
     std::set<int> senders;
     // Before the first step all ranks agree, in small calls.
     if (g == 0) AddDoublingPeers(place, senders);
-    for (const Action& action : program.actions) {
-      const Exchange* const exchange = ExchangeOf(action);
-      if (exchange == nullptr || exchange->group != static_cast<int>(g)) continue;
-      const std::vector<int> more = SendersOf(CallOf(action, *exchange, program), place);
+    for (const ExchangeCall& call : calls) {
+      const std::vector<int> more = SendersOf(call, place);
       senders.insert(more.begin(), more.end());
     }
     if (g == 0) senders.insert((place.rank + place.size - 1) % place.size);

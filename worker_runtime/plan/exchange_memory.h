@@ -19,6 +19,7 @@ struct ExchangeCall {
   int64_t bytes = 0;  // of what is exchanged, whole
   bool ordered = false;
   int64_t leaves_per_rank = 1;  // of ordered sums
+  friend bool operator==(const ExchangeCall&, const ExchangeCall&) = default;
 };
 
 // A rank's place in a group.

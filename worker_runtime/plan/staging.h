@@ -36,17 +36,21 @@ class StagingBlocks {
   // Blocks that are not kept have no bytes then.
   void GiveBackAll();
 
-  size_t size() const { return blocks_.size(); }
-  int64_t bytes(size_t block) const { return blocks_[block].bytes; }
+  size_t size() const { return bytes_.size(); }
+  int64_t bytes(size_t block) const { return bytes_[block]; }
   // The most bytes of all blocks together, so far.
   int64_t most() const { return most_; }
 
  private:
-  struct Block {
-    int64_t bytes = 0;
-    bool is_taken = false;
-  };
-  std::vector<Block> blocks_;
+  // The first place in by_size_, from `place` on, whose block is not taken.
+  size_t FreeFrom(size_t place);
+  void Sort();
+
+  std::vector<int64_t> bytes_;   // by block; 0: it is not kept
+  std::vector<size_t> by_size_;  // those that were there when all were given back
+  std::vector<size_t> next_;     // by place in by_size_: where to look on; itself: it is free
+  std::vector<size_t> not_kept_;
+  bool is_sorted_ = true;
   int64_t held_ = 0;
   int64_t most_ = 0;
 };

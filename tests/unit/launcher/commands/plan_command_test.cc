@@ -68,6 +68,10 @@ TEST(PlanCommand, PlansThousandsOfRanks) {
   EXPECT_THAT(PlanCommandText({"--model=llama-3-70b", "--plan=zero-3", "--stages=8",
                                "--accumulation=64", "--world_size=4096", "--dtype=bf16"}),
               IsOkAndHolds(AllOf(HasSubstr("for 4,096 ranks"), HasSubstr("and 504 more"))));
+  // Their sums are added in several ways, and each rank hears of all others.
+  EXPECT_THAT(PlanCommandText({"--model=llama-3-70b", "--mode=ordered", "--accumulation=3",
+                               "--world_size=4096", "--dtype=bf16"}),
+              IsOkAndHolds(HasSubstr("for 4,096 ranks")));
 }
 
 TEST(PlanCommand, TellsAGpusMemoryInEveryTypeThatItComputesIn) {
