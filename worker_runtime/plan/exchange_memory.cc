@@ -115,7 +115,8 @@ GroupPlace PlaceIn(const std::vector<int>& group, int rank, int ranks_of_node) {
           .left_shares_memory = rank / ranks_of_node == left / ranks_of_node};
 }
 
-// What a rank asks a group for, each once: a call that comes again finds the blocks that it left.
+// What a rank asks a group for, each once: a call that comes again finds the blocks that it left,
+// as far as these are kept (StagingBlocks::kMostKept).
 std::vector<ExchangeCall> CallsIn(const Program& program, int group) {
   std::vector<ExchangeCall> calls;
   for (const Action& action : program.actions) {

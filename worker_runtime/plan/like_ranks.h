@@ -3,7 +3,8 @@
 // Ranks are of one class if they have one program, if in each of their groups there are as many
 // ranks of each class, and if the other ends of their transfers are of one class too. What they
 // wait for is then there for all of them in the same turn. A job of thousands of ranks has few
-// classes: one per stage of a pipeline, times the ways in which ordered sums are added.
+// classes: one per place of a pipeline, times the ways in which ordered sums are added, times the
+// sizes that shards have where they are replicated.
 //
 // Threads: pure.
 #pragma once

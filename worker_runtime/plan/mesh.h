@@ -17,7 +17,7 @@ namespace muster::plan {
 
 inline constexpr int kNone = -1;
 
-// From the outermost to the innermost, along which ranks are neighbours.
+// The outermost comes first. Ranks are neighbours along the innermost.
 enum class Dimension : uint8_t {
   kPipeline,   // places of the pipeline, each of which has a stage, or several in turn (ScheduleOf)
   kReplica,    // ranks with the same shards

@@ -15,7 +15,7 @@ namespace {
 
 using ::muster::testing::DataParallelPresets;
 
-// By definition: what each moment waits for itself, and what these wait for.
+// The definition itself: what each moment waits for, and what these wait for.
 class Closure {
  public:
   explicit Closure(const Program& program, const Moments& moments) {

@@ -11,7 +11,7 @@
 namespace muster::plan {
 namespace {
 
-// By definition: looks at all blocks, each time.
+// This is the definition: it looks at all blocks, each time.
 class BlocksOneByOne {
  public:
   size_t Take(int64_t bytes) {
