@@ -328,7 +328,10 @@ class Detective {
         found.culprits.insert(found.culprits.end(), other.culprits.begin(), other.culprits.end());
       }
     }
-    std::sort(best.diagnosis.culprits.begin(), best.diagnosis.culprits.end());
+    // A rank may be one in the operations of several groups.
+    std::vector<int>& culprits = best.diagnosis.culprits;
+    std::sort(culprits.begin(), culprits.end());
+    culprits.erase(std::unique(culprits.begin(), culprits.end()), culprits.end());
     AddWaiting(best);
     best.diagnosis.is_busy =
         Are(&RankEvidence::is_busy, best.diagnosis.culprits) || MayKeyBeSet(best.diagnosis);

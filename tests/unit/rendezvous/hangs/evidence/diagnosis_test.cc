@@ -68,6 +68,20 @@ TEST(AcceptanceVector4, NamesADeadRankThatHasLeftNoRecord) {
   EXPECT_FALSE(found.can_heal);
 }
 
+// It has called both operations, as an engine does whose gradients travel while layers add up.
+TEST(Diagnose, NamesARankOnceThatIsStoppedInTheOperationsOfTwoGroups) {
+  EvidenceBuilder job(4);
+  const int tensor = job.AddGroup("tensor0.1", {2, 3});
+  const int data = job.AddGroup("stage0.t0", {0, 2});
+  job.Waits(2, tensor, AllReduce(4)).Waits(3, tensor, AllReduce(4));
+  job.Waits(2, data, AllReduce(7)).Waits(0, data, AllReduce(7));
+  job.rank(2).life = Life::kStopped;
+  const Diagnosis found = Diagnose(job.Build());
+  EXPECT_EQ(found.finding, Finding::kStopped);
+  EXPECT_THAT(found.culprits, ElementsAre(2));
+  EXPECT_THAT(found.Describe(), HasSubstr("rank 2 is stopped by a signal"));
+}
+
 // Tensor parallel {0,1} waits for its pipeline peer 2, which waits for data-parallel member 3.
 TEST(AcceptanceVector5, FollowsTheWaitingThroughOtherGroupsToTheRankThatSleeps) {
   EvidenceBuilder job(4);
