@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
     TensorPool pool;
     const Tensor values = pool.Allocate(parameter->dtype(), parameter->shape());
     const Clock::time_point begin = Clock::now();
-    InitializeElements(parameter->spec(), 1, 0, values);
+    InitializeElements(*parameter, 1, 0, values);
     seconds += std::chrono::duration<double>(Clock::now() - begin).count();
   }
   std::printf("initial values of %s: %lld parameters in %.2f s\n", name.c_str(),

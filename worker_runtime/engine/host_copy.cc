@@ -50,14 +50,14 @@ absl::Status WaitForQueue(Queue& queue, const Tensor& any) {
   return OnHost(queue, any.Slice(0, {1})).status();
 }
 
-void FillInitial(Queue& queue, const ParameterSpec& spec, uint64_t seed, int64_t first,
+void FillInitial(Queue& queue, const Parameter& parameter, uint64_t seed, int64_t first,
                  const Tensor& out) {
-  if (out.host_reads()) return InitializeElements(spec, seed, first, out);
+  if (out.host_reads()) return InitializeElements(parameter, seed, first, out);
   TensorPool pool;
   for (int64_t done = 0; done < out.num_elements(); done += kElementsAtOnce) {
     const int64_t count = std::min(kElementsAtOnce, out.num_elements() - done);
     const Tensor part = pool.Allocate(out.dtype(), {count});
-    InitializeElements(spec, seed, first + done, part);
+    InitializeElements(parameter, seed, first + done, part);
     queue.device().Upload(queue, part.raw_data(), out.Slice(done, {count}).raw_data(),
                           part.num_bytes());
   }

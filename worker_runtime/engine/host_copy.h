@@ -27,8 +27,8 @@ absl::Status CopyAcross(Queue& queue, const Tensor& from, const Tensor& to);
 // What was sent to the queue is done. `any`: memory of its device. Errors: the device's.
 absl::Status WaitForQueue(Queue& queue, const Tensor& any);
 
-// Writes elements [first, first + out.num_elements()) of the initial value of a parameter.
-void FillInitial(Queue& queue, const ParameterSpec& spec, uint64_t seed, int64_t first,
+// As InitializeElements, in memory of the queue's device.
+void FillInitial(Queue& queue, const Parameter& parameter, uint64_t seed, int64_t first,
                  const Tensor& out);
 
 }  // namespace muster::engine

@@ -87,13 +87,13 @@ void RankState::Initialize(uint64_t seed) {
   for (const auto& parameter : store_.parameters()) {
     const Tensor& value = parameter->value();
     if (value.empty()) continue;
-    FillInitial(queue_, parameter->spec(), seed, 0, value.Reshaped({value.num_elements()}));
+    FillInitial(queue_, *parameter, seed, 0, value.Reshaped({value.num_elements()}));
   }
   for (size_t b = 0; b < program_.buckets.size(); ++b) {
     const plan::Bucket& bucket = program_.buckets[b];
     const auto fill = [&](const Tensor& to) {
       ForEachPiece(bucket.owned, [&](const Piece& piece) {
-        FillInitial(queue_, piece.parameter.spec(), seed, piece.first_in_parameter,
+        FillInitial(queue_, piece.parameter, seed, piece.first_in_parameter,
                     to.Slice(piece.first_in_blocks, {piece.num_elements}));
       });
     };

@@ -10,11 +10,13 @@ AdaptedLinear::AdaptedLinear(const Scope& scope, const Linear::Options& options,
                              std::optional<DType> dtype)
     : base_(scope, options),
       adapter_(rank == 0 ? nullptr
-                         : std::make_unique<LowRank>(scope / "lora",
-                                                     LowRank::Options{.inputs = options.inputs,
-                                                                      .outputs = options.outputs,
-                                                                      .rank = rank,
-                                                                      .dtype = dtype})) {}
+                         : std::make_unique<LowRank>(
+                               scope / "lora", LowRank::Options{.inputs = options.inputs,
+                                                                .outputs = options.outputs,
+                                                                .rank = rank,
+                                                                .dtype = dtype,
+                                                                .cut = options.cut,
+                                                                .sections = options.sections})) {}
 
 Activation AdaptedLinear::Forward(Tape& tape, const Activation& x) const {
   const Activation y = base_.Forward(tape, x);

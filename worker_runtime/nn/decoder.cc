@@ -77,21 +77,55 @@ double ResidualStd(const DecoderConfig& config) {
 }
 
 std::unique_ptr<const HeadNorms> HeadNormsIn(const Scope& scope, const DecoderConfig& config) {
+  const int64_t tensor_ranks = scope.store().tensor_ranks().size;
   if (!config.parts.head_norms) return nullptr;
-  return std::make_unique<HeadNorms>(scope,
-                                     HeadNorms::Options{.heads = config.heads,
-                                                        .kv_heads = config.key_heads(),
-                                                        .head_size = config.head_width(),
-                                                        .epsilon = config.parts.norm_epsilon});
+  return std::make_unique<HeadNorms>(
+      scope, HeadNorms::Options{.heads = config.heads / tensor_ranks,
+                                .kv_heads = config.key_heads() / tensor_ranks,
+                                .head_size = config.head_width(),
+                                .epsilon = config.parts.norm_epsilon});
 }
 
-CausalAttention::Options AttentionOf(const DecoderConfig& config) {
-  return {.heads = config.heads,
-          .kv_heads = config.key_heads(),
+// Each tensor rank has some heads whole.
+CausalAttention::Options AttentionOf(const DecoderConfig& config, int64_t tensor_ranks) {
+  return {.heads = config.heads / tensor_ranks,
+          .kv_heads = config.key_heads() / tensor_ranks,
           .score_scale = config.parts.multipliers.scores,
           .rotary = config.parts.rotary.has_value()
                         ? config.parts.rotary->Frequencies(config.head_width())
                         : std::vector<double>()};
+}
+
+std::vector<int64_t> SectionsOfQkv(const DecoderConfig& config) {
+  const int64_t keys = config.key_heads() * config.head_width();
+  return {config.query_width(), keys, keys};
+}
+
+// Those of a SwiGLU are gates and what they let through.
+std::vector<int64_t> SectionsOfMlp(const DecoderConfig& config) {
+  if (config.parts.mlp != Nonlinearity::kSwiGlu) return {config.mlp_width()};
+  return {config.mlp_width(), config.mlp_width()};
+}
+
+// Whether tensor ranks can share the heads and the rest of a block.
+absl::Status CheckTensorRanks(const DecoderConfig& config, int64_t ranks) {
+  if (ranks == 1) return absl::OkStatus();
+  const std::pair<absl::string_view, int64_t> numbers[] = {
+      {"heads", config.heads},
+      {"heads of keys", config.key_heads()},
+      {"columns between the MLP's matrices", config.mlp_width()}};
+  for (const auto& [name, number] : numbers) {
+    if (number % ranks == 0) continue;
+    int64_t fits = std::min(ranks, number);
+    while (config.heads % fits != 0 || config.key_heads() % fits != 0 ||
+           config.mlp_width() % fits != 0) {
+      --fits;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: tensor_ranks is ", ranks, ", and the model has ", number, " ", name,
+                     ", which as many ranks do not share; ", fits, " would do"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -105,25 +139,31 @@ DecoderBlock::DecoderBlock(const Scope& scope, const DecoderConfig& config,
       qkv_(MatrixIn(scope / "attn" / "c_attn", adapters,
                     {.inputs = config.hidden_size,
                      .outputs = config.qkv_width(),
-                     .bias = HasBias(config, /*of_qkv=*/true)})),
+                     .bias = HasBias(config, /*of_qkv=*/true),
+                     .cut = Linear::Cut::kOutputs,
+                     .sections = SectionsOfQkv(config)})),
       head_norms_(HeadNormsIn(scope / "attn", config)),
-      attention_(AttentionOf(config)),
+      attention_(AttentionOf(config, scope.store().tensor_ranks().size)),
       projection_(MatrixIn(scope / "attn" / "c_proj", adapters,
                            {.inputs = config.query_width(),
                             .outputs = config.hidden_size,
                             .initial_std = ResidualStd(config),
-                            .bias = HasBias(config)})),
+                            .bias = HasBias(config),
+                            .cut = Linear::Cut::kInputs})),
       norm2_(NormIn(scope / "ln_2", config)),
       widen_(MatrixIn(scope / "mlp" / "c_fc", adapters,
                       {.inputs = config.hidden_size,
                        .outputs = nonlinearity_ == Nonlinearity::kSwiGlu ? 2 * config.mlp_width()
                                                                          : config.mlp_width(),
-                       .bias = HasBias(config)})),
+                       .bias = HasBias(config),
+                       .cut = Linear::Cut::kOutputs,
+                       .sections = SectionsOfMlp(config)})),
       narrow_(MatrixIn(scope / "mlp" / "c_proj", adapters,
                        {.inputs = config.mlp_width(),
                         .outputs = config.hidden_size,
                         .initial_std = ResidualStd(config),
-                        .bias = HasBias(config)})) {}
+                        .bias = HasBias(config),
+                        .cut = Linear::Cut::kInputs})) {}
 
 Activation DecoderBlock::Qkv(Tape& tape, const Activation& x) const {
   const Activation qkv = qkv_.Forward(tape, norm1_.Forward(tape, x));
@@ -179,6 +219,7 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(const DecoderConfig& co
                                                          const DecoderAdapters& adapters) {
   MUSTER_RETURN_IF_ERROR(config.Validate());
   MUSTER_RETURN_IF_ERROR(CheckRank(config, adapters));
+  MUSTER_RETURN_IF_ERROR(CheckTensorRanks(config, store.tensor_ranks().size));
   const size_t first = store.parameters().size();
   auto decoder = absl::WrapUnique(new Decoder(config, store, adapters));
   if (adapters.rank > 0) MUSTER_RETURN_IF_ERROR(FreezeBase(store, first, adapters));

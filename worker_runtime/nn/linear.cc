@@ -1,4 +1,5 @@
 // Matrix products with weights and biases on the tape.
+#include <optional>
 #include <utility>
 
 #include "muster/layers.h"
@@ -29,14 +30,48 @@ void AddLinearGradients(Tape& tape, Parameter& weight, Parameter* bias, const Te
 // What the gradient of a weight needs of the forward pass.
 Tensor KeptFor(const Parameter& weight, const Tensor& x) { return weight.frozen() ? Tensor() : x; }
 
+// A bias is cut where outputs are: others are added once, to the sum.
+std::optional<ParameterCut> CutOf(const Linear::Options& options, bool of_weight) {
+  if (options.cut == Linear::Cut::kOutputs) return ParameterCut{0, options.sections};
+  if (options.cut == Linear::Cut::kInputs && of_weight) return ParameterCut{.axis = 1};
+  return std::nullopt;
+}
+
 }  // namespace
 
 Linear::Linear(const Scope& scope, Options options)
-    : weight_(scope.Declare({.name = "weight",
+    : cut_(options.cut),
+      weight_(scope.Declare({.name = "weight",
                              .shape = {options.outputs, options.inputs},
                              .initializer = Initializer::Normal(options.initial_std),
-                             .weight_decay = true})),
-      bias_(options.bias ? &scope.Declare({.name = "bias", .shape = {options.outputs}}) : nullptr) {
+                             .weight_decay = true,
+                             .cut = CutOf(options, /*of_weight=*/true)})),
+      bias_(options.bias ? &scope.Declare({.name = "bias",
+                                           .shape = {options.outputs},
+                                           .cut = CutOf(options, /*of_weight=*/false)})
+                         : nullptr) {}
+
+bool Linear::AddsUp() const {
+  return cut_ == Cut::kInputs && weight_.store().tensor_ranks().size > 1;
+}
+
+bool Linear::BringsRest() const { return !AddsUp() || weight_.store().tensor_ranks().is_first(); }
+
+Activation Linear::Shared(Tape& tape, const Activation& x) const {
+  ParameterStore& store = weight_.store();
+  if (cut_ != Cut::kOutputs || store.tensor_ranks().size == 1 || !x.needs_gradient()) return x;
+  const auto input_gradient = [&store, slot = x.slot](Tape& on, const Tensor& dy) {
+    Tensor sum;
+    if (dy.IsSoleOwner()) {
+      sum = dy;
+    } else {
+      sum = on.pool().Allocate(dy.dtype(), dy.shape());
+      on.operations(dy.dtype()).copy(on.queue(), dy, sum);
+    }
+    store.AddUp(sum);
+    on.AddGradient(slot, sum);
+  };
+  return tape.Record(x.value, {}, input_gradient, NoGradientFunction());
 }
 
 Activation Linear::Forward(Tape& tape, const Activation& x) const {
@@ -65,8 +100,11 @@ void Linear::AddProduct(Tape& tape, const Tensor& residual, const Tensor& x,
                         const Tensor& y) const {
   const Tensor bias = UseBias(tape);
   const Tensor& weight = tape.Use(weight_);
-  tape.operations(y.dtype()).linear_forward(tape.queue(), {.x = x, .weight = weight, .bias = bias},
-                                            residual, y);
+  const Tensor none;
+  tape.operations(y.dtype()).linear_forward(
+      tape.queue(), {.x = x, .weight = weight, .bias = BringsRest() ? bias : none},
+      BringsRest() ? residual : none, y);
+  if (AddsUp()) weight_.store().AddUp(y);
 }
 
 Tensor Linear::UseBias(Tape& tape) const { return bias_ == nullptr ? Tensor() : tape.Use(*bias_); }
@@ -98,19 +136,22 @@ Activation Linear::RecordProduct(Tape& tape, const Tensor& y, const Activation& 
   return RecordWith(tape, y, input_gradient, weight_gradient);
 }
 
-Activation Linear::ForwardOnto(Tape& tape, const Activation& residual, const Activation& x) const {
+Activation Linear::ForwardOnto(Tape& tape, const Activation& residual,
+                               const Activation& input) const {
+  const Activation x = Shared(tape, input);
   const Tensor y = MakeSum(tape, residual.value, x.value);
   if (y.empty()) return {};
   AddProduct(tape, residual.value, x.value, y);
   return RecordProduct(tape, y, residual, x);
 }
 
-Activated Linear::ForwardActivated(Tape& tape, const Activation& x, Nonlinearity kind) const {
-  if (kind == Nonlinearity::kSwiGlu) {
-    const Activation pre = Forward(tape, x);
+Activated Linear::ForwardActivated(Tape& tape, const Activation& input, Nonlinearity kind) const {
+  if (kind == Nonlinearity::kSwiGlu || AddsUp()) {
+    const Activation pre = Forward(tape, input);
     if (pre.value.empty()) return {};
     return {.pre = pre, .value = Nonlinear(kind).Of(tape, pre.value), .kind = kind};
   }
+  const Activation x = Shared(tape, input);
   const Tensor pre = MakeOutput(tape, x.value);
   if (pre.empty()) return {};
   Tensor gelu = tape.pool().Allocate(pre.dtype(), pre.shape());

@@ -1,4 +1,7 @@
 // Norms on the tape: of rows, and of the heads in a row.
+#include <array>
+#include <memory>
+
 #include "absl/strings/str_cat.h"
 #include "muster/layers.h"
 #include "proto/base/status_macros.h"
@@ -112,17 +115,18 @@ kernels::NormShape ShapeOf(const HeadNorms::Options& options, const Shape& qkv, 
           .offset = of_keys ? options.heads * options.head_size : 0};
 }
 
+// Where the gradients of both weights go: of queries, of keys; of what is frozen, nowhere.
+using HeadTargets = std::array<Parameter::GradientTarget, 2>;
+
 // What a record of both norms keeps.
 struct RecordedHeads {
   // Values pass: their gradients are copied. Those of weights alone are made of dy.
-  void Backward(Tape& tape, const Tensor& dy, const Tensor& dx, bool of_weights) const {
+  void Backward(Tape& tape, const Tensor& dy, const Tensor& dx, const HeadTargets& to) const {
     const Operations& operations = tape.operations(qkv.dtype());
     const Tensor none;
     for (const bool of_keys : {false, true}) {
-      Parameter& gamma = of_keys ? keys : queries;
-      const bool learns = of_weights && !gamma.frozen();
-      if (dx.empty() && !learns) continue;
-      const auto to = learns ? gamma.BeginGradient() : Parameter::GradientTarget{};
+      if (dx.empty() && to[of_keys].gradient.empty()) continue;
+      const Parameter& gamma = of_keys ? keys : queries;
       operations.norm_backward(tape.queue(),
                                {.x = qkv,
                                 .gamma = gamma.value(),
@@ -131,10 +135,49 @@ struct RecordedHeads {
                                dy,
                                {.addend = none,
                                 .dx = dx,
-                                .dgamma = to.gradient,
+                                .dgamma = to[of_keys].gradient,
                                 .dbeta = none,
-                                .accumulate = to.accumulate});
+                                .accumulate = to[of_keys].accumulate});
     }
+  }
+
+  HeadTargets BeginGradients() const {
+    HeadTargets to;
+    for (const bool of_keys : {false, true}) {
+      Parameter& gamma = of_keys ? keys : queries;
+      if (!gamma.frozen()) to[of_keys] = gamma.BeginGradient();
+    }
+    return to;
+  }
+
+  // Gradients of both weights by themselves, [2, head_size].
+  HeadTargets In(const Tensor& both) const {
+    HeadTargets to;
+    for (const bool of_keys : {false, true}) {
+      if ((of_keys ? keys : queries).frozen()) continue;
+      to[of_keys].gradient = both.Slice(of_keys ? options.head_size : 0, {options.head_size});
+    }
+    return to;
+  }
+
+  // Adds the same to the gradients of the weights.
+  void AddFrom(Tape& tape, const Tensor& both) const {
+    const HeadTargets from = In(both), to = BeginGradients();
+    const Operations& operations = tape.operations(both.dtype());
+    for (const bool of_keys : {false, true}) {
+      const Tensor& gradient = to[of_keys].gradient;
+      if (gradient.empty()) continue;
+      if (to[of_keys].accumulate) {
+        operations.add(tape.queue(), gradient, from[of_keys].gradient, gradient);
+      } else {
+        operations.copy(tape.queue(), from[of_keys].gradient, gradient);
+      }
+    }
+  }
+
+  // Each tensor rank has some of the heads that share the weights.
+  bool AddsUp() const {
+    return queries.store().tensor_ranks().size > 1 && !(queries.frozen() && keys.frozen());
   }
 
   HeadNorms::Options options;
@@ -181,16 +224,28 @@ Activation HeadNorms::Forward(Tape& tape, const Activation& qkv) const {
                              .shape = ShapeOf(options_, in, of_keys)},
                             {}, options_.epsilon, y);
   }
-  const auto input_gradient = [recorded, slot = qkv.slot](Tape& on, const Tensor& dy) {
-    if (slot == Activation::kNoGradient) return;
-    const Tensor dx = on.pool().Allocate(dy.dtype(), dy.shape());
-    on.operations(dy.dtype()).copy(on.queue(), dy, dx);
-    recorded.Backward(on, dy, dx, on.replays_whole());
-    on.AddGradient(slot, dx);
+  // Sums of the weights' gradients, for the half of a backward pass that writes them.
+  const auto sums = recorded.AddsUp() ? std::make_shared<Tensor>() : nullptr;
+  const auto input_gradient = [recorded, sums, slot = qkv.slot](Tape& on, const Tensor& dy) {
+    Tensor dx;
+    if (slot != Activation::kNoGradient) {
+      dx = on.pool().Allocate(dy.dtype(), dy.shape());
+      on.operations(dy.dtype()).copy(on.queue(), dy, dx);
+    }
+    if (sums != nullptr) {
+      *sums = on.pool().Allocate(StatisticsType(dy.dtype()), {2, recorded.options.head_size});
+      on.operations(sums->dtype()).clear(on.queue(), *sums);
+      recorded.Backward(on, dy, dx, recorded.In(*sums));
+      recorded.queries.store().AddUp(*sums);
+    } else if (!dx.empty()) {
+      recorded.Backward(on, dy, dx, on.replays_whole() ? recorded.BeginGradients() : HeadTargets());
+    }
+    if (!dx.empty()) on.AddGradient(slot, dx);
   };
-  const auto weight_gradient = [recorded, slot = qkv.slot](Tape& on, const Tensor& dy) {
+  const auto weight_gradient = [recorded, sums, slot = qkv.slot](Tape& on, const Tensor& dy) {
+    if (sums != nullptr) return recorded.AddFrom(on, *sums);
     const bool is_made = on.replays_whole() && slot != Activation::kNoGradient;
-    if (!is_made) recorded.Backward(on, dy, {}, true);
+    if (!is_made) recorded.Backward(on, dy, {}, recorded.BeginGradients());
   };
   return tape.Record(y, {&queries_, &keys_}, input_gradient, weight_gradient);
 }

@@ -19,6 +19,10 @@ namespace muster {
 Parameter::Parameter(ParameterStore& store, ParameterSpec spec, int index, int unit)
     : store_(store),
       spec_(std::move(spec)),
+      part_(spec_.shape.sizes(), spec_.cut, store.tensor_ranks()),
+      shape_(part_.is_cut() ? spec_.shape.With(spec_.cut->axis, spec_.shape[spec_.cut->axis] /
+                                                                    store.tensor_ranks().size)
+                            : spec_.shape),
       dtype_(spec_.dtype.value_or(store.dtype())),
       index_(index),
       unit_(unit) {}
@@ -62,6 +66,14 @@ Tensor Parameter::BeginSparseGradient(Queue& queue) {
 
 Parameter& ParameterStore::Declare(ParameterSpec spec) {
   MUSTER_CHECK(Find(spec.name) == nullptr);
+  if (spec.cut.has_value()) {
+    const absl::Status fits =
+        ParameterPart::Check(spec.shape.sizes(), *spec.cut, tensor_ranks_.size);
+    if (!fits.ok()) {
+      status_.Update(absl::Status(fits.code(), absl::StrCat(spec.name, ": ", fits.message())));
+      spec.cut.reset();
+    }
+  }
   const int index = static_cast<int>(parameters_.size());
   const int unit = std::max(0, static_cast<int>(unit_names_.size()) - 1);
   parameters_.push_back(
@@ -89,9 +101,15 @@ int64_t ParameterStore::num_elements() const {
 void ParameterStore::Initialize(uint64_t seed) {
   for (const auto& parameter : parameters_) {
     if (parameter->value().empty()) continue;
-    InitializeElements(parameter->spec(), seed, 0,
+    InitializeElements(*parameter, seed, 0,
                        parameter->value().Reshaped({parameter->num_elements()}));
   }
+}
+
+void ParameterStore::AddUp(const Tensor& part) {
+  if (tensor_ranks_.size == 1 || part.empty()) return;
+  if (adder_) return adder_(part);
+  MUSTER_CHECK(!part.has_elements());  // the sum would be a part of it
 }
 
 void ParameterStore::ForgetGradients() {
@@ -126,9 +144,9 @@ void InParts(int64_t n, absl::FunctionRef<void(int64_t begin, int64_t end)> fill
 
 }  // namespace
 
-void InitializeElements(const ParameterSpec& spec, uint64_t seed, int64_t first, Tensor out) {
-  const Initializer init = spec.initializer;
-  const Rng rng(seed, absl::StrCat("initial value of ", spec.name));
+void InitializeElements(const Parameter& parameter, uint64_t seed, int64_t first, Tensor out) {
+  const Initializer init = parameter.spec().initializer;
+  const Rng rng(seed, absl::StrCat("initial value of ", parameter.name()));
   WithElements(out, [&](auto, auto write) {
     if (init.kind != Initializer::Kind::kNormal) {
       for (int64_t i = 0; i < out.num_elements(); ++i) write(i, init.value);
@@ -136,11 +154,15 @@ void InitializeElements(const ParameterSpec& spec, uint64_t seed, int64_t first,
     }
     InParts(out.num_elements(), [&](int64_t begin, int64_t end) {
       double normal[256];
-      for (int64_t i = begin; i < end; i += std::ssize(normal)) {
-        const auto count = static_cast<size_t>(std::min<int64_t>(std::ssize(normal), end - i));
-        rng.FillNormal(0, first + i, absl::MakeSpan(normal, count));
-        for (size_t k = 0; k < count; ++k) write(i + k, init.value * normal[k]);
-      }
+      parameter.part().ForEachRun(first + begin, end - begin, [&](const ElementRun& run) {
+        for (int64_t i = 0; i < run.count; i += std::ssize(normal)) {
+          const auto count =
+              static_cast<size_t>(std::min<int64_t>(std::ssize(normal), run.count - i));
+          rng.FillNormal(0, run.first_in_whole + i, absl::MakeSpan(normal, count));
+          const int64_t at = run.first - first + i;
+          for (size_t k = 0; k < count; ++k) write(at + k, init.value * normal[k]);
+        }
+      });
     });
   });
 }

@@ -66,10 +66,12 @@ class DecoderBlock final : public Layer {
 class Decoder {
  public:
   // Declares the parameters in `store`, which must outlive the model: the embedding, each block,
-  // and the final norm are units. With `adapters` all parameters but theirs are frozen.
+  // and the final norm are units. With `adapters` all parameters but theirs are frozen. Tensor
+  // ranks of the store share the matrices of blocks: heads and columns of the MLP.
   //
   // Errors: DecoderConfig::Validate's; kInvalidArgument: the adapters' rank or pattern is of no use
-  //         (names what the pattern fits that is no matrix of a block).
+  //         (names what the pattern fits that is no matrix of a block), or tensor ranks do not
+  //         divide heads or MLP (says what would).
   static absl::StatusOr<std::unique_ptr<Decoder>> Create(const DecoderConfig& config,
                                                          ParameterStore& store,
                                                          const DecoderAdapters& adapters = {});

@@ -56,15 +56,22 @@ struct Activated {
 };
 
 // y = x W^T [+ b]
+//
+// Where the store has tensor ranks, a layer that is cut by its outputs makes of the whole x a part
+// of y, which one that is cut by its inputs takes as its x, to make the whole y again: adjacent
+// layers that are cut in turn exchange one activation in a forward pass and one in a backward pass.
 class Linear final : public Layer {
  public:
+  enum class Cut { kNone, kOutputs, kInputs };
   struct Options {
     int64_t inputs = 0;
     int64_t outputs = 0;
     double initial_std = 0.02;  // standard deviation of the initial weights
     bool bias = true;
+    Cut cut = Cut::kNone;
+    std::vector<int64_t> sections = {};  // of outputs that are cut: ParameterCut::sections
   };
-  // Declares "weight" [outputs, inputs] and "bias" [outputs].
+  // Declares "weight" [outputs, inputs] and "bias" [outputs]; sizes of the whole layer.
   Linear(const Scope& scope, Options options);
 
   Activation Forward(Tape& tape, const Activation& x) const override;
@@ -82,12 +89,18 @@ class Linear final : public Layer {
   Tensor MakeSum(Tape& tape, const Tensor& residual, const Tensor& x) const;
   void AddProduct(Tape& tape, const Tensor& residual, const Tensor& x, const Tensor& y) const;
   Tensor UseBias(Tape& tape) const;
+  // Whether tensor ranks make parts of a sum, to which one of them brings what is added beside it.
+  bool AddsUp() const;
+  bool BringsRest() const;
+  // `x`, of whose gradient each tensor rank makes a part.
+  Activation Shared(Tape& tape, const Activation& x) const;
   template <typename InputGradient, typename WeightGradient>
   Activation RecordWith(Tape& tape, const Tensor& y, const InputGradient& input_gradient,
                         const WeightGradient& weight_gradient) const;
   Activation RecordProduct(Tape& tape, const Tensor& y, const Activation& residual,
                            const Activation& x) const;
 
+  const Cut cut_;
   Parameter& weight_;      // of the store, which outlives the model
   Parameter* const bias_;  // null: there is none
 };
@@ -141,7 +154,7 @@ class KeyValueCache {
 };
 
 // RMS norms of each head of queries and of keys, as Qwen 3 has them. Declares "q_norm.weight" and
-// "k_norm.weight" [head_size].
+// "k_norm.weight" [head_size]. Tensor ranks have some of the heads each, and add up the gradients.
 class HeadNorms final : public Layer {
  public:
   struct Options {

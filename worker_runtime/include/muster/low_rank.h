@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "muster/layers.h"
 #include "muster/parameter.h"
@@ -30,6 +31,9 @@ class LowRank final : public Layer {
     // Nothing: the store's. kF32 in a store of 16 bits, whose frozen layers then lie in 16 bits
     // under adapters of f32; or 16 bits in one of kF32.
     std::optional<DType> dtype = {};
+    // That of the layer beside which it stands, and its sections (Linear::Options).
+    Linear::Cut cut = Linear::Cut::kNone;
+    std::vector<int64_t> sections = {};
   };
   // Declares D, "down" [rank, inputs], and U, "up" [outputs, rank], in the unit at hand: that of
   // the layer beside which it stands.
@@ -38,6 +42,7 @@ class LowRank final : public Layer {
   Activation Forward(Tape& tape, const Activation& x) const override;
 
  private:
+  const Linear::Cut cut_;
   Parameter& down_;  // of the store, which outlives the model
   Parameter& up_;
 };

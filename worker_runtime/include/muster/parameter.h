@@ -17,31 +17,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "muster/parameter_spec.h"
 #include "muster/tensor.h"
+#include "muster/tensor_ranks.h"
 
 namespace muster {
 
 class ParameterStore;
-
-struct Initializer {
-  enum class Kind { kConstant, kNormal };
-  Kind kind = Kind::kConstant;
-  double value = 0;  // the constant, or the standard deviation around 0
-
-  static Initializer Constant(double value) { return {Kind::kConstant, value}; }
-  static Initializer Normal(double std) { return {Kind::kNormal, std}; }
-};
-
-struct ParameterSpec {
-  std::string name;  // unique in its store, "h.0.attn.c_attn.weight"
-  Shape shape;
-  Initializer initializer;
-  bool weight_decay = false;  // matrices and tables yes; biases and norms no
-  // Nothing: its store's. Layers compute in the store's, but for LowRank (muster/low_rank.h).
-  std::optional<DType> dtype = {};
-};
 
 // One named array of the model, with its gradient. A layer that shares a parameter with another
 // (the tied head) holds a reference to the same one.
@@ -52,14 +37,17 @@ class Parameter {
   // Constant after declaration.
   const std::string& name() const { return spec_.name; }
   const ParameterSpec& spec() const { return spec_; }
-  const Shape& shape() const { return spec_.shape; }
-  int64_t num_elements() const { return spec_.shape.num_elements(); }
+  // What this rank holds of it, and all memory below is of.
+  const Shape& shape() const { return shape_; }
+  int64_t num_elements() const { return shape().num_elements(); }
+  const ParameterPart& part() const { return part_; }
   DType dtype() const { return dtype_; }
   int index() const { return index_; }  // in the order of declaration
   int unit() const { return unit_; }    // see ParameterStore::BeginUnit
   // Called by operations before they read its value or write its gradient: see
   // ParameterStore::OnUse.
   void Enter();
+  ParameterStore& store() const { return store_; }
 
   // Memory of shape(), which stays valid while the parameter is used; the value's of dtype(). The
   // gradient may be bound later, or not at all for inference.
@@ -109,6 +97,8 @@ class Parameter {
 
   ParameterStore& store_;  // owns it
   const ParameterSpec spec_;
+  const ParameterPart part_;
+  const Shape shape_;
   const DType dtype_;
   const int index_;
   const int unit_;
@@ -125,7 +115,9 @@ class Parameter {
 class ParameterStore {
  public:
   // `dtype`: of activations, and of parameters that name none.
-  explicit ParameterStore(DType dtype = DType::kF32) : dtype_(dtype) {}
+  // `tensor_ranks`: those that the layers declared in it are cut over.
+  explicit ParameterStore(DType dtype = DType::kF32, TensorRanks tensor_ranks = {})
+      : dtype_(dtype), tensor_ranks_(tensor_ranks) {}
   ParameterStore(const ParameterStore&) = delete;
   ParameterStore& operator=(const ParameterStore&) = delete;
 
@@ -139,6 +131,10 @@ class ParameterStore {
   const std::vector<std::string>& unit_names() const { return unit_names_; }
 
   DType dtype() const { return dtype_; }
+  const TensorRanks& tensor_ranks() const { return tensor_ranks_; }
+  // Whether tensor ranks divide what was declared: kInvalidArgument names the first parameter that
+  // they do not. An engine refuses such a store.
+  const absl::Status& status() const { return status_; }
   absl::Span<const std::unique_ptr<Parameter>> parameters() const { return parameters_; }
   // The parameter of that name; null if there is none.
   Parameter* Find(absl::string_view name) const;
@@ -147,7 +143,15 @@ class ParameterStore {
   // Calls `listener` whenever an operation is about to use a parameter; it may bind it. One at a
   // time; null: nobody.
   void OnUse(std::function<void(Parameter&)> listener) { on_use_ = std::move(listener); }
-  bool is_listened_to() const { return on_use_ != nullptr; }
+  bool is_listened_to() const { return on_use_ != nullptr || adder_ != nullptr; }
+
+  // Makes `part` the sum of what the tensor ranks bring, which call this alike; layers that are cut
+  // do. Nothing happens where there is one rank, or where nobody adds and elements are sizes alone;
+  // with elements the process ends, for part of a sum would count as all of it.
+  void AddUp(const Tensor& part);
+  // `adder` adds up over the tensor ranks, behind what is on the queue of the tensor's device: an
+  // engine, or a program without one. One at a time; null: nobody.
+  void OnAddUp(std::function<void(const Tensor& part)> adder) { adder_ = std::move(adder); }
 
   // One flat buffer of values and one of gradients, parameters side by side in order of
   // declaration; those of another type than the store's have memory of their own. For programs
@@ -157,7 +161,7 @@ class ParameterStore {
   const Tensor& flat_gradients() const { return flat_gradients_; }
 
   // Fills every bound value, in memory that the host reads. Each element depends on (seed,
-  // parameter name, element index) alone.
+  // parameter name, element index in the whole) alone.
   void Initialize(uint64_t seed);
 
   void ForgetGradients();
@@ -171,20 +175,23 @@ class ParameterStore {
 
  private:
   const DType dtype_;
+  const TensorRanks tensor_ranks_;
+  absl::Status status_;
   const Device* device_ = nullptr;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   std::map<absl::string_view, Parameter*> by_name_;
   friend class Parameter;
   std::vector<std::string> unit_names_;
   std::function<void(Parameter&)> on_use_;
+  std::function<void(const Tensor&)> adder_;
   std::unique_ptr<TensorPool> pool_;  // of BindToOwnBuffers
   Tensor flat_values_;
   Tensor flat_gradients_;
 };
 
-// Writes elements [first, first + out.num_elements()) of the initial value of a parameter, for
-// owners of a shard. Threads: pure.
-void InitializeElements(const ParameterSpec& spec, uint64_t seed, int64_t first, Tensor out);
+// Writes elements [first, first + out.num_elements()) of this rank's part of the initial value of a
+// parameter, for owners of a shard. Threads: pure.
+void InitializeElements(const Parameter& parameter, uint64_t seed, int64_t first, Tensor out);
 
 // A prefix for names: Scope(store) / "h" / 0 / "ln_1" declares "h.0.ln_1.weight".
 class Scope {

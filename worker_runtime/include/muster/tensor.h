@@ -31,7 +31,16 @@ class Shape {
 
   int rank() const { return rank_; }
   int64_t operator[](int dimension) const { return sizes_[dimension]; }
+  absl::Span<const int64_t> sizes() const {
+    return absl::MakeConstSpan(sizes_).first(static_cast<size_t>(rank_));
+  }
   int64_t num_elements() const;
+  // The same, but for one dimension.
+  Shape With(int dimension, int64_t size) const {
+    Shape other = *this;
+    other.sizes_[dimension] = size;
+    return other;
+  }
   std::string ToString() const;  // "[4, 256, 384]"
 
   friend bool operator==(const Shape& a, const Shape& b) {

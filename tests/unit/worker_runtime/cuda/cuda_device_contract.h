@@ -48,7 +48,7 @@ class GptOnDevice {
     for (const auto& parameter : store.parameters()) {
       std::vector<float> numbers(parameter->num_elements());
       InitializeElements(
-          parameter->spec(), 1, 0,
+          *parameter, 1, 0,
           Tensor::Borrow(numbers.data(), DType::kF32, {static_cast<int64_t>(numbers.size())}));
       // Away from 0 and 1, that biases and norms begin with.
       for (float& number : numbers) number = FromBf16(ToBf16(3 * number + 0.05f));

@@ -54,7 +54,7 @@ TEST(ParameterStore, InitializesAShardLikeTheWhole) {
   store.BindToOwnBuffers();
   store.Initialize(3);
   std::vector<float> shard(21);
-  InitializeElements(parameter.spec(), 3, 33, Tensor::Borrow(shard.data(), DType::kF32, {21}));
+  InitializeElements(parameter, 3, 33, Tensor::Borrow(shard.data(), DType::kF32, {21}));
   EXPECT_TRUE(SameBits(parameter.value().span<float>().subspan(33, 21), shard));
 }
 
@@ -100,13 +100,14 @@ TEST(Scope, JoinsNamesByDots) {
 
 // A large array is filled by several threads; a shard of it by its owner alone.
 TEST(InitializeElements, GivesEachElementTheSameValueOnEveryRank) {
-  const ParameterSpec spec = {
-      .name = "w", .shape = {3000, 700}, .initializer = Initializer::Normal(0.5)};
-  std::vector<float> whole(spec.shape.num_elements());
-  InitializeElements(spec, 9, 0, Tensor::Borrow(whole.data(), DType::kF32, {2'100'000}));
+  ParameterStore store;
+  const Parameter& w =
+      store.Declare({.name = "w", .shape = {3000, 700}, .initializer = Initializer::Normal(0.5)});
+  std::vector<float> whole(w.num_elements());
+  InitializeElements(w, 9, 0, Tensor::Borrow(whole.data(), DType::kF32, {2'100'000}));
   for (const int64_t first : {0, 1, 524'287, 1'049'999, 2'099'900}) {
     std::vector<float> part(100);
-    InitializeElements(spec, 9, first, Tensor::Borrow(part.data(), DType::kF32, {100}));
+    InitializeElements(w, 9, first, Tensor::Borrow(part.data(), DType::kF32, {100}));
     EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + first)) << first;
   }
 }
