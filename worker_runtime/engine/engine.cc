@@ -19,13 +19,14 @@ namespace {
 absl::StatusOr<plan::UseTrace> AssumeStage(const ParameterStore& store, const Plan& plan,
                                            const PipelineCut& cut, int world_size) {
   MUSTER_ASSIGN_OR_RETURN(const plan::Mesh mesh, plan::MeshOf(plan, cut.stages(), world_size));
-  if (!plan::NeedsUses(plan, mesh)) {
+  if (!plan::NeedsUses(plan, mesh) && mesh.tensor_ranks() == 1) {
     return plan::AssumedTrace(static_cast<int>(store.parameters().size()));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("plan ", plan.preset,
-                   " works unit by unit, in the order in which the model "
-                   "uses them: give Engine::Create one micro-batch as a sample"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "plan ", plan.preset,
+      mesh.tensor_ranks() > 1 ? " has tensor ranks, which add up as the model goes"
+                              : " works unit by unit, in the order in which the model uses them",
+      ": give Engine::Create one micro-batch as a sample"));
 }
 
 // The loss of a rank's micro-batches, and the number of their tokens.
@@ -179,7 +180,8 @@ absl::StatusOr<Engine::Evaluation> Engine::Evaluate(int64_t num_batches, Forward
   MUSTER_ASSIGN_OR_RETURN(std::vector<double> sums,
                           rig.Guard(SumsOf(num_batches, forward, rig.pool, rig.queue)));
   MUSTER_RETURN_IF_ERROR(state_->alone.Leave());
-  MUSTER_RETURN_IF_ERROR(rig.world.AllReduce(BufferOf(sums)).Wait());
+  // Tensor ranks compute the same loss together.
+  MUSTER_RETURN_IF_ERROR(rig.GroupAlong(plan::kSameParts).AllReduce(BufferOf(sums)).Wait());
   if (sums[1] == 0) {
     return absl::FailedPreconditionError("no target counted on any rank, so there is no loss");
   }

@@ -68,7 +68,20 @@ absl::Status CheckSupported(const Plan& plan, const ParameterStore& store, const
   return absl::OkStatus();
 }
 
+absl::Status CheckTensorRanks(const ParameterStore& store, const plan::Mesh& mesh, int rank) {
+  const TensorRanks wanted = {.rank = mesh.CoordinateOf(rank, plan::Dimension::kTensor),
+                              .size = mesh.tensor_ranks()};
+  const TensorRanks& own = store.tensor_ranks();
+  if (own == wanted) return absl::OkStatus();
+  return plan::PlanError(
+      "tensor_ranks",
+      absl::StrCat(" is ", wanted.size, ", so rank ", rank, " is number ", wanted.rank, " of ",
+                   wanted.size, ", and its ParameterStore is ", "that of number ", own.rank, " of ",
+                   own.size, "; make it with TensorRanks::Of(rank, plan.tensor_ranks)"));
+}
+
 absl::Status CheckHasParameters(const ParameterStore& store) {
+  MUSTER_RETURN_IF_ERROR(store.status());
   if (!store.parameters().empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "the parameter store is empty: create the model before the engine");

@@ -65,6 +65,8 @@ struct EngineSetUp {
 // Errors: kUnimplemented: names it; kInvalidArgument: types of parameters that do not go together.
 absl::Status CheckSupported(const Plan& plan, const ParameterStore& store, const Device& device);
 absl::Status CheckHasParameters(const ParameterStore& store);
+// The model was declared for the tensor ranks that the plan says, with `rank` of the world.
+absl::Status CheckTensorRanks(const ParameterStore& store, const plan::Mesh& mesh, int rank);
 // A unit that is larger than what may be gathered at once could never be.
 absl::Status CheckLiveLimit(const Plan& plan, const plan::BlockLayout& layout);
 // `plan` says how many stages there are, unless the cut alone does.

@@ -13,11 +13,17 @@ Engine::State::State(std::unique_ptr<engine::Rig> the_rig, EngineOptions options
       captured(*rig, feed, runner, listeners, options.captures_steps),
       checkpoints(*rig, progress, updater, alone, listeners, std::move(options.fence),
                   options.keeps_checkpoints) {
+  if (rig->set_up.mesh.tensor_ranks() > 1) {
+    rig->store.OnAddUp([this](const Tensor& part) { AddUp(part); });
+  }
   if (!plan::UsesMatter(rig->program) && !rig->is_pipeline()) return;
   rig->store.OnUse([this](Parameter& parameter) { Enter(parameter); });
 }
 
-Engine::State::~State() { rig->store.OnUse(nullptr); }
+Engine::State::~State() {
+  rig->store.OnUse(nullptr);
+  rig->store.OnAddUp(nullptr);
+}
 
 absl::StatusOr<StepResult> Engine::State::RunStep(engine::PassForward forward, bool from_reader) {
   const MonoTime begin = MonoNow();
@@ -51,6 +57,14 @@ void Engine::State::Enter(const Parameter& parameter) {
     runner.Enter(parameter);
   } else {
     alone.Enter(parameter.unit());
+  }
+}
+
+void Engine::State::AddUp(const Tensor& part) {
+  if (runner.is_in_step()) {
+    runner.AddUp(part);
+  } else {
+    alone.AddUp(part);
   }
 }
 

@@ -32,6 +32,8 @@ struct Engine::State {
   absl::Status LearnOrder();
   // An operation is about to use `parameter`.
   void Enter(const Parameter& parameter);
+  // The model adds up over the tensor ranks.
+  void AddUp(const Tensor& part);
 
   const std::unique_ptr<engine::Rig> rig;
   engine::TrainingProgress progress{rig->plan.loss_scaling};

@@ -80,17 +80,45 @@ void ExecutorCore::Apply(const UnitEntered& event) {
   came_to_[pass_] = use_;
 }
 
+void ExecutorCore::Apply(const SumEntered&) {
+  use_ = FindSum();
+  MUSTER_CHECK(use_ >= 0);
+  came_to_[pass_] = use_;
+}
+
 int ExecutorCore::FindUse(int unit) const {
   const std::vector<plan::Entry>& entries = pass().entries;
   for (int use = use_ + 1; use < static_cast<int>(entries.size()); ++use) {
+    if (entries[use].combine != plan::kNone) return -1;
     if (entries[use].unit == unit) return use;
   }
   return -1;
 }
 
+int ExecutorCore::UnitAtHand() const {
+  int use = use_;
+  while (use >= 0 && pass().entries[use].combine != plan::kNone) --use;
+  return use < 0 ? plan::kNone : pass().entries[use].unit;
+}
+
+int ExecutorCore::FindSum() const {
+  const std::vector<plan::Entry>& entries = pass().entries;
+  for (int use = use_ + 1; use < static_cast<int>(entries.size()); ++use) {
+    if (entries[use].combine != plan::kNone) return use;
+  }
+  return -1;
+}
+
+bool ExecutorCore::ExpectsSum(int64_t bytes) const {
+  if (pass_ == plan::kNone) return false;
+  const int sum = FindSum();
+  if (sum < 0) return false;
+  return plan::ExchangeOf(program_.actions[pass().entries[sum].combine])->bytes == bytes;
+}
+
 ExecutorCore::Arrival ExecutorCore::WhatIs(int unit) const {
-  if (pass_ == plan::kNone || pass().entries.empty()) return Arrival::kSame;
-  if (use_ >= 0 && use().unit == unit) return Arrival::kSame;
+  if (pass_ == plan::kNone || !has_uses_) return Arrival::kSame;
+  if (use_ >= 0 && UnitAtHand() == unit) return Arrival::kSame;
   return FindUse(unit) < 0 ? Arrival::kUnknown : Arrival::kNext;
 }
 
@@ -103,7 +131,9 @@ int ExecutorCore::UseHoldUp() {
     if (states_[need] == State::kStarted) return need;
     all_done = all_done && states_[need] == State::kDone;
   }
-  return all_done ? plan::kNone : HoldUpOfLaunches();
+  if (all_done) return plan::kNone;
+  const int found = HoldUpOfLaunches();
+  return found == plan::kNone ? kNever : found;
 }
 
 bool ExecutorCore::IsReady(int action) const {
@@ -129,7 +159,9 @@ int ExecutorCore::HoldUp() {
   int found = plan::kNone;
   if (computing_.next() != plan::kNone) found = HoldUpOf(computing_.next());
   // What it waits for has not been launched: something before that in the order is in the way.
-  return found == plan::kNone ? HoldUpOfLaunches() : found;
+  if (found == plan::kNone) found = HoldUpOfLaunches();
+  MUSTER_CHECK(found != plan::kNone);
+  return found;
 }
 
 int ExecutorCore::HoldUpOfLaunches() {
@@ -139,7 +171,6 @@ int ExecutorCore::HoldUpOfLaunches() {
     found = launching_.FirstUnderWay(
         [this](int launched) { return states_[launched] == State::kDone; });
   }
-  MUSTER_CHECK(found != plan::kNone);
   return found;
 }
 
@@ -177,7 +208,10 @@ absl::Span<const int> ExecutorCore::StartWhatMay() {
     if (program_.actions[started_.back()].If<plan::Pass>()) {
       pass_ = started_.back();
       use_ = -1;
-      came_to_[pass_] = 0;
+      // What the first use needs begins with the pass; a sum only when it is there.
+      const std::vector<plan::Entry>& entries = pass().entries;
+      has_uses_ = plan::HasUses(entries);
+      came_to_[pass_] = !entries.empty() && entries[0].combine != plan::kNone ? -1 : 0;
     }
     StartWhatNeedNotCompute();
   }

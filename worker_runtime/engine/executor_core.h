@@ -32,7 +32,9 @@ struct Done {
 struct UnitEntered {
   int unit = 0;
 };
-using ExecutorEvent = std::variant<GradientReady, Done, UnitEntered>;
+// The pass that runs comes to its next sum, which is of so many bytes (ExpectsSum).
+struct SumEntered {};
+using ExecutorEvent = std::variant<GradientReady, Done, UnitEntered, SumEntered>;
 
 // Actions that start in the program's order, each when it may.
 class ActionOrder {
@@ -82,9 +84,14 @@ class ExecutorCore {
     kUnknown,  // the program has no such use from here on
   };
   Arrival WhatIs(int unit) const;
-  // The use that the pass has come to.
+  // Whether the next thing that a pass runs into, but for uses that it leaves out, is a sum of so
+  // many bytes.
+  bool ExpectsSum(int64_t bytes) const;
+  // The use or the sum that the pass has come to.
   const plan::Entry& use() const { return pass().entries[use_]; }
-  // The action under way that holds it up; kNone: it may go on.
+  // The action under way that holds it up; kNone: it may go on; kNever: what it waits for begins
+  // only when the pass is further, as gradients come in another order than was found out.
+  static constexpr int kNever = -2;
   int UseHoldUp();
 
   // Whether no pass runs that is of another stage.
@@ -102,13 +109,18 @@ class ExecutorCore {
   void Apply(const GradientReady& event);
   void Apply(const Done& event);
   void Apply(const UnitEntered& event);
-  // The number of the use; -1 if there is none.
+  void Apply(const SumEntered& event);
+  // The number of the use before the next sum, or of that; -1 if there is none.
   int FindUse(int unit) const;
+  int FindSum() const;
+  // That of the use which the pass is in, where it may have come to sums since; plan::kNone: none.
+  int UnitAtHand() const;
   bool IsReady(int action) const;
   // Starts the next action of `order`, if it may start.
   bool StartNext(ActionOrder& order);
   absl::Span<const int> StartWhatMay();
   void StartWhatNeedNotCompute();
+  // plan::kNone: nothing is under way.
   int HoldUpOfLaunches();
   // The first action under way that `action` waits for; kNone.
   int HoldUpOf(int action) const;
@@ -122,7 +134,8 @@ class ExecutorCore {
   std::vector<int> missing_;   // by action: gradients that are not there yet
   std::vector<int> came_to_;   // by action: of a pass the use that it has come to; -1: not begun
   int pass_ = plan::kNone;     // the one that runs
-  int use_ = -1;               // that it is in
+  int use_ = -1;               // that it is in, or the sum
+  bool has_uses_ = false;      // the pass, beside sums
   ActionOrder computing_;      // of the compute lane
   ActionOrder launching_;      // what travels
   ActionOrder freeing_;        // of Lane::kMemory

@@ -29,6 +29,7 @@ class MetaBinding {
   }
   ~MetaBinding() {
     store_.OnUse(nullptr);
+    store_.OnAddUp(nullptr);
     for (const auto& parameter : store_.parameters()) parameter->Unbind();
   }
 
@@ -56,6 +57,7 @@ class StageRecording {
       if (parameter->frozen()) trace_.gradients.push_back(parameter->index());  // never waited for
     }
     store.OnUse([this](Parameter& parameter) { NoteUse(parameter); });
+    store.OnAddUp([this](const Tensor& part) { NoteSum(part); });
     tape_.OnGradientReady(
         [this](Parameter& parameter) { trace_.gradients.push_back(parameter.index()); });
   }
@@ -91,6 +93,15 @@ class StageRecording {
     if (!all.empty() && all.back().parameter == parameter.index()) return;
     all.push_back(
         {.parameter = parameter.index(), .finished = static_cast<int>(trace_.gradients.size())});
+  }
+
+  void NoteSum(const Tensor& part) {
+    const bool is_forward = uses_ == &trace_.forward;
+    (is_forward ? trace_.forward_sums : trace_.backward_sums)
+        .push_back({.uses = static_cast<int>(uses_->size()),
+                    .parameters = static_cast<int>(trace_.backward_uses.size()),
+                    .finished = static_cast<int>(trace_.gradients.size()),
+                    .bytes = static_cast<int64_t>(part.num_bytes())});
   }
 
   absl::Status RunBackward(const StageOutput& output, bool splits) {
@@ -193,6 +204,7 @@ std::vector<plan::ParameterInfo> InfoOf(const ParameterStore& store) {
                                 .unit = parameter->unit(),
                                 .weight_decay = parameter->spec().weight_decay,
                                 .frozen = parameter->frozen(),
+                                .cut = parameter->part().is_cut(),
                                 .dtype = parameter->dtype()};
     for (int i = 0; i < parameter->shape().rank(); ++i) info.shape.push_back(parameter->shape()[i]);
     parameters.push_back(std::move(info));

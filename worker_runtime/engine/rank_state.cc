@@ -18,7 +18,7 @@ RankState::RankState(ParameterStore& store, plan::BlockLayout layout, const plan
       program_(program),
       queue_(queue),
       pool_(queue.device()),
-      squares_(Allocate(DType::kF64, layout_.num_blocks + 1)) {
+      squares_(Allocate(DType::kF64, plan::NumSquares(program) + 1)) {
   for (const bool frozen : {false, true}) AllocateValues(frozen);
   AllocateGradients();
   const plan::StateTypes& types = program_.types;

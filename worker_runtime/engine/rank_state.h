@@ -123,12 +123,19 @@ class RankState {
   const plan::BlockLayout& layout() const { return layout_; }
   Queue& queue() const { return queue_; }
   const Tensor& all_squares() const { return squares_; }
-  // Squares of the gradient by block of the whole model, f64; zero where others own it.
-  Tensor squares() const { return squares_.Slice(0, {layout_.num_blocks}); }
+  // Squares of the gradient by block of the whole model, f64; zero where others own it. In ordered
+  // mode those of each tensor rank, one after the other. [NumSquares(program)]
+  Tensor squares() const { return squares_.Slice(0, {plan::NumSquares(program_)}); }
+  // Those of `blocks` that this rank finds.
+  Tensor SquaresOf(plan::BlockRange blocks) const {
+    const int part =
+        program_.ordered ? program_.mesh.CoordinateOf(program_.rank, plan::Dimension::kTensor) : 0;
+    return squares_.Slice(part * program_.learned.count + blocks.begin, {blocks.num_blocks()});
+  }
   // What ranks add up to the norm: those of each block in ordered mode, else their sum, which lies
-  // behind them. [num_blocks] or [1]
+  // behind them. As squares(), or [1]
   Tensor norm_parts() const {
-    return program_.ordered ? squares() : squares_.Slice(layout_.num_blocks, {1});
+    return program_.ordered ? squares() : squares_.Slice(plan::NumSquares(program_), {1});
   }
   // The bytes that are taken from the system.
   plan::ArenaBytes held() const;

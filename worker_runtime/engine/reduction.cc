@@ -135,6 +135,7 @@ Work Reduction::Start(const Action& action) {
   if (const auto* unshard = action.If<plan::Unshard>()) {
     return unshard->place == plan::kNone ? StartUnshard(*unshard) : StartGather(*unshard);
   }
+  if (const auto* combine = action.If<plan::Combine>()) return StartCombine(*combine);
   if (const auto* loss = action.If<plan::SumLoss>()) return StartLoss(*loss);
   if (const auto* share = action.If<plan::ShareLoss>()) return StartShareLoss(*share);
   // In ordered mode each block is one rank's and zero on all others, so any order of adding is
@@ -164,7 +165,8 @@ std::vector<Tensor> Reduction::MemoryOf(int group) const {
   std::vector<const Tensor*> found;
   for (const Action& action : program_.actions) {
     const plan::Exchange* const exchange = ExchangeOf(action);
-    if (exchange == nullptr || exchange->group != group) continue;
+    // What is combined are activations, which lie anywhere.
+    if (exchange == nullptr || exchange->group != group || action.If<plan::Combine>()) continue;
     const Tensor* const memory = &WorksIn(action);
     if (std::find(found.begin(), found.end(), memory) == found.end()) found.push_back(memory);
   }
@@ -237,6 +239,13 @@ Work Reduction::StartReplicate(const plan::Replicate& replicate) {
              program_.leaves_per_rank() * BucketAt(replicate.bucket).groups.shards.size);
 }
 
+// The ranks of a group bring as many parts whatever the rest of the job is.
+Work Reduction::StartCombine(const plan::Combine& combine) {
+  const SumOrder order = program_.ordered ? SumOrder::kOrdered : SumOrder::kFast;
+  return GroupOf(combine.exchange)
+      .AllReduce(BufferOfTensor(part_), {.order = order, .queue = &queue_});
+}
+
 Work Reduction::StartLoss(const plan::SumLoss& sum) {
   SumLosses();
   std::vector<Buffer> roots;
@@ -305,6 +314,8 @@ void Reduction::Finish(const Action& action) {
     state_.BindGathered(unshard->bucket, unshard->place);
   } else if (reduce && reduce->place != plan::kNone) {
     FinishStreamedReduce(*reduce);
+  } else if (action.If<plan::Combine>()) {
+    part_ = Tensor();
   } else if (ExchangeOf(action)->padding != plan::kNone) {
     FinishPadded(action);
   }

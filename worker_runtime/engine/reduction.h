@@ -46,8 +46,10 @@ class Reduction {
   // Adds slots of gradients: the merges of a backward pass, over all that this rank holds.
   void Merge(const std::vector<plan::Merge>& merges, plan::BlockRange blocks);
 
-  // Starts REDUCE, REPLICATE, LOSS, SHARE_LOSS, SQUARES or UNSHARD; its memory belongs to it until
-  // the work is done, and Finish must follow.
+  // What the next COMBINE adds up, in place.
+  void BringPart(Tensor part) { part_ = std::move(part); }
+  // Starts REDUCE, REPLICATE, COMBINE, LOSS, SHARE_LOSS, SQUARES or UNSHARD; its memory belongs to
+  // it until the work is done, and Finish must follow.
   Work Start(const plan::Action& action);
   void Finish(const plan::Action& action);
 
@@ -69,6 +71,7 @@ class Reduction {
   // What Start gives the communicator lies there.
   const Tensor& WorksIn(const plan::Action& action) const;
   Work StartReduce(const plan::Reduce& reduce);
+  Work StartCombine(const plan::Combine& combine);
   Work StartLoss(const plan::SumLoss& sum);
   Work StartShareLoss(const plan::ShareLoss& share);
   // On a device the losses of micro-batches are added once all are there, by the tree of their
@@ -110,6 +113,7 @@ class Reduction {
   Queue& queue_;
   TensorPool pool_;
   const Tensor padding_;  // of its own, or the arena of gradients on their way (PadsInUnreduced)
+  Tensor part_;           // of a COMBINE
   std::vector<LossPair> losses_;    // by slot; not on a device
   std::vector<LeafRange> summed_;   // by slot: the micro-batches in it
   bool own_loss_is_finite_ = true;  // as far as the host has seen

@@ -67,6 +67,12 @@ std::vector<int64_t> Numbers(const plan::UseTrace& trace) {
     numbers.push_back(static_cast<int64_t>(list->size()));
     numbers.insert(numbers.end(), list->begin(), list->end());
   }
+  for (const std::vector<plan::TensorSum>* sums : {&trace.forward_sums, &trace.backward_sums}) {
+    numbers.push_back(static_cast<int64_t>(sums->size()));
+    for (const auto& [uses, parameters, finished, bytes] : *sums) {
+      numbers.insert(numbers.end(), {uses, parameters, finished, bytes});
+    }
+  }
   return numbers;
 }
 
@@ -76,10 +82,21 @@ plan::UseTrace TraceOf(absl::Span<const int64_t> numbers) {
                           .weights_bytes = numbers[2],
                           .num_tokens = numbers[3]};
   size_t next = 4;
+  const auto next_int = [&] { return static_cast<int>(numbers[next++]); };
   for (std::vector<int>* list :
        {&trace.forward, &trace.backward, &trace.weights, &trace.gradients}) {
-    const size_t count = static_cast<size_t>(numbers[next++]);
-    for (size_t i = 0; i < count; ++i) list->push_back(static_cast<int>(numbers[next++]));
+    const int count = next_int();
+    for (int i = 0; i < count; ++i) list->push_back(next_int());
+  }
+  for (std::vector<plan::TensorSum>* sums : {&trace.forward_sums, &trace.backward_sums}) {
+    const int count = next_int();
+    for (int i = 0; i < count; ++i) {
+      plan::TensorSum& sum = sums->emplace_back();
+      sum.uses = next_int();
+      sum.parameters = next_int();
+      sum.finished = next_int();
+      sum.bytes = numbers[next++];
+    }
   }
   return trace;
 }
@@ -139,6 +156,7 @@ absl::StatusOr<OwnPart> LookAtOwn(const Communicator& world, ParameterStore& sto
   plan.stages = places;
   OwnPart own;
   MUSTER_ASSIGN_OR_RETURN(own.mesh, plan::MeshOf(plan, places, world.size()));
+  MUSTER_RETURN_IF_ERROR(CheckTensorRanks(store, own.mesh, world.rank()));
   MUSTER_ASSIGN_OR_RETURN(own.updates, FreezeGroups(store, plan));
   MUSTER_ASSIGN_OR_RETURN(own.schedule, plan::ScheduleOf(plan, places));
   for (const int stage : plan::StagesAt(own.schedule, own.mesh.PlaceOf(world.rank()))) {

@@ -39,6 +39,10 @@ struct Rig {
   bool host_reads() const { return queue.device().host_reads(); }
   // All of them, by their number in the program.
   std::vector<Communicator*> Groups() const;
+  // That of the ranks along these dimensions, which the program has.
+  Communicator& GroupAlong(plan::Dimensions along) const {
+    return *Groups()[program.GroupAlong(along)];
+  }
   // Ends all of them with this reason.
   void Abort(absl::string_view reason);
   // Returns `own`. An error ends all groups: other ranks may know nothing of it, and are, or will

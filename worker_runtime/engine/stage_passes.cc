@@ -70,7 +70,9 @@ absl::Status StagePasses::Backward(const Pass& pass, absl::FunctionRef<void(Tape
   if (writes) {
     BindGradients(pass);
     transfers_.AddTiedGradient(stage, here);
-    if (IsLast(pass.of) && rig_.plan.overlap && pass.entries.empty()) watch(tape);
+    if (IsLast(pass.of) && rig_.plan.overlap && !plan::UsesMatter(rig_.program)) {
+      watch(tape);
+    }
   }
   Replay(kind, here);
   tape.OnGradientReady(nullptr);

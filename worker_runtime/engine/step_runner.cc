@@ -211,6 +211,33 @@ void StepRunner::Enter(const Parameter& parameter) {
   EnterNext(parameter);
 }
 
+absl::Status StepRunner::AwaitUse() {
+  for (int action = core_->UseHoldUp(); action != plan::kNone; action = core_->UseHoldUp()) {
+    if (action == ExecutorCore::kNever) {
+      return absl::InternalError(
+          "gradients come in another order than when the model's order of use was found out; "
+          "tensor "
+          "ranks need one that stays the same");
+    }
+    MUSTER_RETURN_IF_ERROR(Await(action));
+  }
+  return absl::OkStatus();
+}
+
+void StepRunner::AddUp(const Tensor& part) {
+  if (!use_error_.ok()) return;
+  if (!core_->ExpectsSum(part.num_bytes())) {
+    use_error_ = absl::InternalError(absl::StrCat(
+        "the model adds up ", part.shape().ToString(),
+        " over its tensor ranks at a point where it did not when its order of use was found out; "
+        "they need one that stays the same"));
+    return;
+  }
+  rig_.reduction->BringPart(part);
+  Start(core_->Step(SumEntered{}));
+  use_error_.Update(AwaitUse());
+}
+
 void StepRunner::EnterNext(const Parameter& parameter) {
   const int unit = parameter.unit();
   const int use = plan::UseOf(rig_.program, parameter.index(), unit);
@@ -229,13 +256,8 @@ void StepRunner::EnterNext(const Parameter& parameter) {
   }
   Start(core_->Step(UnitEntered{use}));
   const MonoTime begin = MonoNow();
-  for (int action = core_->UseHoldUp(); action != plan::kNone; action = core_->UseHoldUp()) {
-    if (absl::Status status = Await(action); !status.ok()) {
-      use_error_ = std::move(status);
-      rig_.held.BindAnything(unit);
-      return;
-    }
-  }
+  use_error_.Update(AwaitUse());
+  if (!use_error_.ok()) return rig_.held.BindAnything(unit);
   result_.times.gather += MonoNow() - begin;
   const int64_t place = core_->use().place;
   if (place != plan::kNone) {

@@ -58,6 +58,9 @@ class StepRunner {
   // goes on whatever happens: it has no way to say that it stops. After a failure it computes with
   // what lies there, and the step ends with that failure.
   void Enter(const Parameter& parameter);
+  // A pass adds up over the tensor ranks: waits for the sum, in the place of `part`. Failures are
+  // as Enter's.
+  void AddUp(const Tensor& part);
 
   // The step that has ended.
   const StepResult& result() const { return result_; }
@@ -83,6 +86,8 @@ class StepRunner {
   // The tape of the pass at hand tells which gradients are written for the last time.
   void WatchGradients(Tape& tape);
   void EnterNext(const Parameter& parameter);
+  // Waits until the pass has what the use or sum needs that it has come to.
+  absl::Status AwaitUse();
 
   // Constant after construction.
   Rig& rig_;

@@ -46,7 +46,8 @@ class UnitAlone {
  public:
   UnitAlone(ParameterStore& store, const Plan& plan, int unit, const engine::UnitUse& use,
             absl::Span<const Shape> received)
-      : plan_(plan),
+      : store_(store),
+        plan_(plan),
         unit_(unit),
         pool_(store.device() != nullptr ? *store.device() : Device::Cpu()),
         queue_(pool_.device(), &pool_) {
@@ -59,10 +60,12 @@ class UnitAlone {
       parameter->BindValue(Zeros(parameter->dtype(), parameter->shape()));
       if (!parameter->frozen()) parameter->BindGradient(Zeros(gradient, parameter->shape()));
     }
+    store_.OnAddUp([](const Tensor&) {});  // zeros of one rank are the sum
     for (const Shape& shape : received) received_.push_back(Zeros(store.dtype(), shape));
     for (const Shape& shape : use.passed_on) passed_back_.push_back(Zeros(store.dtype(), shape));
   }
   ~UnitAlone() {
+    store_.OnAddUp(nullptr);
     for (Parameter* parameter : parameters_) parameter->Unbind();
   }
   UnitAlone(const UnitAlone&) = delete;
@@ -102,6 +105,7 @@ class UnitAlone {
     return pool_.device().Download(tape.queue(), any.raw_data(), &byte, 1);
   }
 
+  ParameterStore& store_;
   const Plan& plan_;
   const int unit_;
   TensorPool pool_;

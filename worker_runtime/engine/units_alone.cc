@@ -46,10 +46,25 @@ absl::Status UnitsAlone::Gather(int unit) {
   }
   for (const Tensor& part : parts) {
     if (!status.ok() || !rig_.is_pipeline()) return status;
-    const int root = set_up.mesh.Moved(0, plan::Dimension::kPipeline, owner);
-    status = rig_.world.Broadcast(BufferOfTensor(part), root, {.queue = &rig_.queue}).Wait();
+    // Its copies lie with those that hold the same parts of matrices as this rank.
+    const plan::Mesh& mesh = set_up.mesh;
+    const int first = mesh.FirstOf(rig_.world.rank(), plan::kSameParts);
+    const int root =
+        mesh.IndexOf(mesh.Moved(first, plan::Dimension::kPipeline, owner), plan::kSameParts);
+    status = rig_.GroupAlong(plan::kSameParts)
+                 .Broadcast(BufferOfTensor(part), root, {.queue = &rig_.queue})
+                 .Wait();
   }
   return status;
+}
+
+void UnitsAlone::AddUp(const Tensor& part) {
+  if (!error_.ok()) return;
+  const plan::Action sum = {.body = plan::Combine{.exchange = {.group = rig_.program.GroupAlong(
+                                                                   {plan::Dimension::kTensor})}}};
+  rig_.reduction->BringPart(part);
+  error_ = rig_.Guard(rig_.reduction->Start(sum).Wait());
+  rig_.reduction->Finish(sum);
 }
 
 absl::Status UnitsAlone::GatherBucket(int bucket) {

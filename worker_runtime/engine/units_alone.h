@@ -16,6 +16,8 @@ class UnitsAlone {
   // An operation is about to use a parameter of `unit`. Whatever fails, the unit has memory, so
   // that a model may run to its end; Leave says what did.
   void Enter(int unit);
+  // Makes `part` the sum over the tensor ranks, which call this alike. Leave says what failed.
+  void AddUp(const Tensor& part);
   // Gives up what is there. Errors: the communicator's, of the units since the last call.
   absl::Status Leave();
 

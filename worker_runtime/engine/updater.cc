@@ -60,9 +60,10 @@ void Updater::ComputeNorm(const plan::Norm& norm) {
   const Tensor squares = rig_.held.squares();
   const Operations& operations = rig_.queue.device().operations(rig_.program.types.gradients);
   operations.clear(rig_.queue, squares);
-  for (const plan::BlockRange& blocks : plan::NormedBlocks(norm, rig_.program)) {
+  for (const plan::BlockRange& blocks : plan::NormedBlocks(rig_.world.rank(), norm, rig_.program)) {
+    if (blocks.num_blocks() == 0) continue;
     const Tensor part = rig_.held.SummedGradients(blocks);
-    operations.squares(rig_.queue, part, squares.Slice(blocks.begin, {blocks.num_blocks()}));
+    operations.squares(rig_.queue, part, rig_.held.SquaresOf(blocks));
   }
   if (rig_.program.ordered) return;
   rig_.queue.device().operations(DType::kF32).tree_sum(rig_.queue, squares, rig_.held.norm_parts());

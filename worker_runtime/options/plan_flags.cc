@@ -323,7 +323,7 @@ std::vector<Option> TypeAndDeviceRows(PlanOptions& out) {
        .value_name = "T",
        .help = "type of gradients on the wire, such as f32 or bf16 (as they are kept)",
        .read = [&out](const std::string& text) -> absl::Status {
-         MUSTER_ASSIGN_OR_RETURN(out.plan.reduce_dtype, ParseDType(text));
+         MUSTER_ASSIGN_OR_RETURN(out.plan.dtypes.reduced, ParseDType(text));
          return absl::OkStatus();
        },
        .other_names = {"communication_data_type"},
@@ -408,8 +408,9 @@ std::vector<Option> ShardRows(PlanOptions& out) {
        .field = "shard_ranks"},
       {.name = "mesh",
        .value_name = "D=N,...",
-       .help = "sizes of dimensions by name: pp (stages of a pipeline), dp (replicas) and shard "
-               "(ranks that share one copy), as in pp=2,shard=4; ranks that are left over are dp",
+       .help = "sizes of dimensions by name: pp (stages of a pipeline), dp (replicas), shard "
+               "(ranks that share one copy) and tp (neighbours that compute each layer together), "
+               "as in pp=2,tp=4; ranks that are left over are dp",
        .read = [&out](const std::string& text) { return ReadMesh(text, out); },
        .field = "shard_ranks"},
       {.name = "reshard_after_forward",

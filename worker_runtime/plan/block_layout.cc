@@ -1,6 +1,7 @@
 #include "worker_runtime/plan/block_layout.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "proto/base/status_macros.h"
 
@@ -11,6 +12,16 @@ int64_t RoundUp(int64_t count, int64_t multiple) {
   return (count + multiple - 1) / multiple * multiple;
 }
 
+// Adds the blocks of elements [first, end) to those before.
+void AddCut(int64_t first, int64_t end, std::vector<BlockRange>& cut) {
+  const BlockRange blocks = {first / kBlockElements, RoundUp(end, kBlockElements) / kBlockElements};
+  if (cut.empty() || cut.back().end < blocks.begin) {
+    cut.push_back(blocks);
+  } else {
+    cut.back().end = blocks.end;
+  }
+}
+
 }  // namespace
 
 BlockLayout PlanBlockLayout(absl::Span<const ParameterInfo> parameters) {
@@ -18,6 +29,7 @@ BlockLayout PlanBlockLayout(absl::Span<const ParameterInfo> parameters) {
   const auto place = [&](bool frozen, int64_t first, std::vector<int64_t>& offsets,
                          std::vector<BlockRange>& units) {
     int64_t next = first * kBlockElements;  // element
+    bool is_cut = false;
     const auto end_unit = [&] {
       next = RoundUp(next, kBlockElements);
       if (!units.empty()) units.back().end = next / kBlockElements;
@@ -29,9 +41,14 @@ BlockLayout PlanBlockLayout(absl::Span<const ParameterInfo> parameters) {
         const int64_t block = next / kBlockElements;
         units.push_back({block, block});
       }
+      const bool is_here = parameter.frozen == frozen;
+      if (is_here && std::exchange(is_cut, parameter.cut) != parameter.cut) {
+        next = RoundUp(next, kBlockElements);
+      }
       offsets.push_back(next);
-      if (parameter.frozen != frozen) continue;
+      if (!is_here) continue;
       next = RoundUp(next + parameter.num_elements(), kParameterAlignment);
+      if (is_cut && !frozen) AddCut(offsets.back(), next, layout.cut);
     }
     end_unit();
     return next / kBlockElements;

@@ -2,8 +2,9 @@
 // what.
 //
 // A unit's parameters lie side by side, each at a multiple of kParameterAlignment; the unit is
-// filled up to whole blocks. Everything that is cut (shards, buckets, norms, hashes) is cut between
-// blocks, so that no cut changes a number.
+// filled up to whole blocks, and so are those of its parameters in turn which tensor ranks cut, and
+// which they do not. Everything that is cut (shards, buckets, norms, hashes) is cut between blocks,
+// so that no cut changes a number.
 //
 // Threads: pure.
 #pragma once
@@ -34,6 +35,15 @@ struct BlockRange {
   friend bool operator==(const BlockRange&, const BlockRange&) = default;
 };
 
+// Blocks of what learns, [0, count).
+struct LearnedBlocks {
+  int64_t count = 0;
+  // Blocks of parameters of which each tensor rank holds another part, ascending; all elements of
+  // the others are the same on all of these ranks.
+  std::vector<BlockRange> cut;
+  friend bool operator==(const LearnedBlocks&, const LearnedBlocks&) = default;
+};
+
 // Elements between parameters are padding and always zero.
 struct BlockLayout {
   // [num_parameters], in elements, ascending; a frozen one has no elements here.
@@ -45,6 +55,7 @@ struct BlockLayout {
   static constexpr int64_t kNotFrozen = -1;
   std::vector<int64_t> frozen_offsets;
   std::vector<BlockRange> frozen_units;  // [num_units]
+  std::vector<BlockRange> cut;           // LearnedBlocks has it
 
   int64_t num_elements() const { return num_blocks * kBlockElements; }
   // The element at which a parameter begins, frozen or not.

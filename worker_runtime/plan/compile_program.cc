@@ -149,8 +149,8 @@ bool NeedsUses(const Plan& plan, const Mesh& mesh) {
 
 namespace {
 
-// The replica of a place that needs most.
-int ReplicaThatNeedsMost(const ProgramInput& input) {
+// The rank of the first place that needs most.
+int RankOfPlaceThatNeedsMost(const ProgramInput& input) {
   const Plan& plan = input.plan;
   if (plan.mode != SumMode::kOrdered) return 0;  // the largest shards
   const int64_t replicas = input.mesh.replicas();
@@ -163,6 +163,7 @@ int ReplicaThatNeedsMost(const ProgramInput& input) {
   for (int replica = 1; replica < replicas; ++replica) {
     if (needs(replica) > needs(most)) most = replica;
   }
+  most *= input.mesh.tensor_ranks();
   const auto bytes = [&](int rank) { return TotalOf(FiguresOf(CompileProgram(input, rank)).peak); };
   return most == 0 || bytes(0) > bytes(most) ? 0 : most;
 }
@@ -170,7 +171,7 @@ int ReplicaThatNeedsMost(const ProgramInput& input) {
 }  // namespace
 
 int RankThatNeedsMost(const ProgramInput& input, int place) {
-  return input.mesh.Moved(ReplicaThatNeedsMost(input), Dimension::kPipeline, place);
+  return input.mesh.Moved(RankOfPlaceThatNeedsMost(input), Dimension::kPipeline, place);
 }
 
 int RankThatNeedsMost(const ProgramInput& input) {

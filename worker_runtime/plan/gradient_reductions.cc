@@ -43,11 +43,41 @@ void GradientReductions::FindLastUses(const PlannedPass& pass) {
   }
 }
 
+std::vector<int> GradientReductions::ReduceFinished(int finished, Point at) {
+  std::vector<int> reduced;
+  if (draft_.replicas() == 1) return reduced;
+  if (completed_stage_ != draft_.stage) FindCompleted();
+  for (size_t b = 0; b < is_reduced_.size(); ++b) {
+    if (!draft_.IsOfStage(b) || is_reduced_[b]) continue;
+    if (completed_[b] >= finished) break;
+    is_reduced_[b] = true;
+    Add(static_cast<int>(b), draft_.input.plan.accumulation - 1, at);
+    reduced.push_back(static_cast<int>(b));
+  }
+  return reduced;
+}
+
+void GradientReductions::FindCompleted() {
+  const std::vector<int> readiness =
+      ReadinessOf(draft_.info().trace, static_cast<int>(draft_.input.parameters.size()));
+  completed_.clear();
+  for (const Bucket& bucket : LearnedBuckets(draft_.program)) {
+    int last = 0;
+    for (int p = bucket.first_parameter; p < bucket.end_parameter; ++p) {
+      last = std::max(last, readiness[p]);
+    }
+    completed_.push_back(last);
+  }
+  completed_stage_ = draft_.stage;
+}
+
 void GradientReductions::ReduceStage() {
   if (draft_.replicas() == 1 || draft_.has_entries()) return;
-  for (size_t b = 0; b < LearnedBuckets(draft_.program).size(); ++b) {
-    if (draft_.IsOfStage(b)) Add(static_cast<int>(b), draft_.input.plan.accumulation - 1, {});
+  for (size_t b = 0; b < is_reduced_.size(); ++b) {
+    if (!draft_.IsOfStage(b) || is_reduced_[b]) continue;
+    Add(static_cast<int>(b), draft_.input.plan.accumulation - 1, {});
   }
+  is_reduced_.assign(is_reduced_.size(), false);
   ReplicateReduced();
 }
 
@@ -69,6 +99,7 @@ Action GradientReductions::ActionOf(int b, int64_t micro_batch, Point at) const 
   Action action;
   if (at.pass != kNone && at.entry != kNone) {
     action.at = at;
+    if (!draft_.has_entries()) reduce.backward = at.pass;
   } else if (at.pass != kNone) {
     action.after = {at.pass};
   } else if (draft_.input.plan.overlap) {

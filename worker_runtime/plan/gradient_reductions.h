@@ -27,7 +27,11 @@ class GradientReductions {
   // which its gradients are all there. Called for each use of the pass in turn, unless none of them
   // is to be reduced early; and at its end, with an entry of kNone, for all that are left.
   void ReduceWhatIsComplete(const PlannedPass& pass, size_t use, Point at);
-  // The buckets of the stage at hand, whose gradients are whole with its last pass.
+  // Where gradients are whole: those of the stage at hand that are complete when `finished` of its
+  // trace's gradients are, which is at `at`. Returns which these are.
+  std::vector<int> ReduceFinished(int finished, Point at);
+  // The buckets of the stage at hand, whose gradients are whole with its last pass: all that are
+  // left.
   void ReduceStage();
   // Comes behind all reductions, which it would hold up.
   void ReplicateReduced();
@@ -37,6 +41,7 @@ class GradientReductions {
   void Finish();
 
  private:
+  void FindCompleted();
   void FindLastUses(const PlannedPass& pass);
   void Add(int b, int64_t micro_batch, Point at);
   Action ActionOf(int b, int64_t micro_batch, Point at) const;
@@ -49,6 +54,8 @@ class GradientReductions {
   std::vector<bool> is_reduced_;  // by bucket, of the pass at hand
   std::vector<size_t> last_use_;  // by bucket, of the pass that used it last
   std::vector<int> last_reduce_;  // by bucket, of streamed gradients
+  std::vector<int> completed_;    // by bucket: the place of its last gradient in the trace
+  int completed_stage_ = kNone;   // whose trace that is
   std::vector<int> to_replicate_;
   std::vector<int> added_;
   int leaving_ = kNone;  // the reduction whose memory is not given back yet

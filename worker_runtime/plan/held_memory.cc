@@ -90,7 +90,7 @@ void HoldMemory(const ProgramInput& input, const BlockLayout& layout, Program& p
   At(held, Arena::kOptimizer) = owned * (NumMoments(input.plan.update) * BytesOf(types.moments) +
                                          (types.has_master() ? BytesOf(types.master) : 0));
   const int64_t padding = PadsInUnreduced(program) ? 0 : program.padding_bytes;
-  At(held, Arena::kBuffers) = padding + (program.num_blocks + 1) * kPartialBytes;
+  At(held, Arena::kBuffers) = padding + (NumSquares(program) + 1) * kPartialBytes;
 }
 
 }  // namespace muster::plan

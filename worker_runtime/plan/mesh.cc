@@ -10,7 +10,8 @@ namespace muster::plan {
 namespace {
 
 constexpr Dimension kAll[kNumDimensions] = {Dimension::kPipeline, Dimension::kReplica,
-                                            Dimension::kShard, Dimension::kSecondary};
+                                            Dimension::kShard, Dimension::kSecondary,
+                                            Dimension::kTensor};
 
 absl::Status Refuse(absl::string_view field, int64_t value, absl::string_view what, int64_t whole) {
   return PlanError(field, absl::StrCat(" is ", value, ", which does not divide ", what, ", ", whole,
@@ -78,26 +79,38 @@ Dimensions Mesh::Spread(Dimensions along) const {
 
 std::string Mesh::NameOf(int rank, Dimensions along) const {
   const int place = PlaceOf(rank);
+  const int part = CoordinateOf(rank, Dimension::kTensor);
+  const std::string of_part = tensor_ranks() == 1 ? "" : absl::StrCat(".t", part);
   const auto is = [&](Dimensions other) { return Spread(other) == Spread(along); };
   if (is(kWorld)) return "world";
-  if (is(kReplicas)) return absl::StrCat("stage", place);
+  if (tensor_ranks() > 1 && is({Dimension::kTensor})) {
+    return absl::StrCat("tensor", place, ".", IndexOf(rank, kReplicas));
+  }
+  if (is(kReplicas)) return absl::StrCat("stage", place, of_part);
+  if (is(kSameParts)) return absl::StrCat("stages", of_part);
   if (is(kShards)) {
-    return absl::StrCat("shards", place, ".", CoordinateOf(rank, Dimension::kReplica));
+    return absl::StrCat("shards", place, ".", CoordinateOf(rank, Dimension::kReplica), of_part);
   }
   if (is({Dimension::kReplica})) {
-    return absl::StrCat("replicas", place, ".", IndexOf(rank, kShards));
+    return absl::StrCat("replicas", place, ".", IndexOf(rank, kShards), of_part);
   }
   return absl::StrCat("secondary", place, ".",
-                      IndexOf(rank, {Dimension::kReplica, Dimension::kShard}));
+                      IndexOf(rank, {Dimension::kReplica, Dimension::kShard}), of_part);
 }
 
 absl::StatusOr<Mesh> MeshOf(const Plan& plan, int places, int world_size) {
-  if (places < 1 || world_size % places != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "plan: ", world_size, " ranks cannot be divided into ", places, " places of a pipeline"));
+  if (world_size % plan.tensor_ranks != 0) {
+    return Refuse("tensor_ranks", plan.tensor_ranks, "the ranks of the job", world_size);
   }
-  const int replicas = world_size / places;
-  if (plan.optimizer.placement != Placement::kShard) return Mesh({places, replicas, 1, 1});
+  const auto tensor = static_cast<int>(plan.tensor_ranks);
+  const int ranks = world_size / tensor;
+  if (places < 1 || ranks % places != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("plan: ", ranks, tensor == 1 ? " ranks" : " groups of tensor ranks",
+                     " cannot be divided into ", places, " places of a pipeline"));
+  }
+  const int replicas = ranks / places;
+  if (plan.optimizer.placement != Placement::kShard) return Mesh({places, replicas, 1, 1, tensor});
   const bool of_node = plan.shard_ranks == Plan::kRanksOfNode ||
                        plan.gathering.secondary_ranks == Plan::kRanksOfNode;
   if (of_node) {
@@ -116,7 +129,7 @@ absl::StatusOr<Mesh> MeshOf(const Plan& plan, int places, int world_size) {
   const bool has_few = few > 1 && few < shards && plan.parameters.placement == Placement::kShard;
   const auto near = static_cast<int>(has_few ? few : 1);
   const auto all = static_cast<int>(shards);
-  return Mesh({places, replicas / all, all / near, near});
+  return Mesh({places, replicas / all, all / near, near, tensor});
 }
 
 }  // namespace muster::plan

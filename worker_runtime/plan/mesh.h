@@ -23,8 +23,9 @@ enum class Dimension : uint8_t {
   kReplica,    // ranks with the same shards
   kShard,      // ranks with other parts of the states
   kSecondary,  // of those the neighbours that share parameters between two uses (hpZ)
+  kTensor,     // ranks that compute a layer together, with parts of its matrices (TensorRanks)
 };
-inline constexpr int kNumDimensions = 4;
+inline constexpr int kNumDimensions = 5;
 
 // A set of dimensions.
 class Dimensions {
@@ -42,12 +43,15 @@ class Dimensions {
 };
 
 inline constexpr Dimensions kWorld = {Dimension::kPipeline, Dimension::kReplica, Dimension::kShard,
-                                      Dimension::kSecondary};
+                                      Dimension::kSecondary, Dimension::kTensor};
 // Those who train the same stages, each on its own micro-batches.
 inline constexpr Dimensions kReplicas = {Dimension::kReplica, Dimension::kShard,
                                          Dimension::kSecondary};
 // Those who hold the shards of one whole.
 inline constexpr Dimensions kShards = {Dimension::kShard, Dimension::kSecondary};
+// Those who hold the same parts of matrices, of any stage.
+inline constexpr Dimensions kSameParts = {Dimension::kPipeline, Dimension::kReplica,
+                                          Dimension::kShard, Dimension::kSecondary};
 
 // A table of ranks and their coordinates. Ranks count along the innermost dimension first. Replica
 // r of all places together works on the micro-batches [r * accumulation, (r + 1) * accumulation) of
@@ -56,7 +60,7 @@ class Mesh {
  public:
   using Sizes = std::array<int, kNumDimensions>;  // [Dimension]
 
-  Mesh() : Mesh(Sizes{1, 1, 1, 1}) {}
+  Mesh() : Mesh(Sizes{1, 1, 1, 1, 1}) {}
   explicit Mesh(const Sizes& sizes) : sizes_(sizes) {}
 
   int SizeOf(Dimension one) const { return sizes_[static_cast<size_t>(one)]; }
@@ -64,6 +68,7 @@ class Mesh {
   int size() const { return SizeOf(kWorld); }
   int places() const { return SizeOf(Dimension::kPipeline); }
   int replicas() const { return SizeOf(kReplicas); }
+  int tensor_ranks() const { return SizeOf(Dimension::kTensor); }
 
   int PlaceOf(int rank) const { return CoordinateOf(rank, Dimension::kPipeline); }
   int CoordinateOf(int rank, Dimension one) const;
@@ -104,8 +109,8 @@ struct Shards {
 
 // The mesh of so many ranks, of which a pipeline has `places`: 1 where there is none.
 //
-// Errors: kInvalidArgument: places, plan.shard_ranks or plan.gathering.secondary_ranks do not
-// divide what they are part of; names the field.
+// Errors: kInvalidArgument: places, plan.tensor_ranks, plan.shard_ranks or
+// plan.gathering.secondary_ranks do not divide what they are part of; names the field.
 absl::StatusOr<Mesh> MeshOf(const Plan& plan, int places, int world_size);
 
 }  // namespace muster::plan

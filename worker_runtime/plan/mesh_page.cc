@@ -20,8 +20,10 @@ struct Named {
   Dimensions along;
 };
 // These are the names that users know: secondary shards are neighbours within a group of shards.
-constexpr Named kNamed[] = {
-    {"pp", {Dimension::kPipeline}}, {"dp", {Dimension::kReplica}}, {"shard", kShards}};
+constexpr Named kNamed[] = {{"pp", {Dimension::kPipeline}},
+                            {"dp", {Dimension::kReplica}},
+                            {"shard", kShards},
+                            {"tp", {Dimension::kTensor}}};
 
 std::vector<Named> SpreadOf(const Mesh& mesh) {
   std::vector<Named> spread;
@@ -100,6 +102,11 @@ std::string MeshPage(const Mesh& mesh, int ranks_of_node) {
         page, absl::StrCat("along ", named.name),
         absl::StrCat("groups of ", mesh.SizeOf(named.along), " ranks, each ",
                      reached == 1 ? "on one node" : absl::StrCat("over ", reached, " nodes")));
+    if (named.along == Dimensions{Dimension::kTensor} && reached > 1) {
+      ValueLine(page, "",
+                "warning: they wait for each other four times in each layer, and networks between "
+                "nodes are slow; a tp that divides the ranks of a node is faster");
+    }
   }
   return page;
 }

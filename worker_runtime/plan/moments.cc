@@ -57,8 +57,10 @@ void Moments::Connect() {
     const int index = static_cast<int>(i);
     std::vector<size_t>& begin = before_[First(index)];
     for (const int other : action.after) begin.push_back(Last(other));
-    // The BACKWARD is over by then for the memory that a REDUCE touches.
-    if (const int of = BackwardOf(action); of != kNone) begin.push_back(Last(of));
+    // The BACKWARD is over by then for the memory that a REDUCE touches, or a point of it is.
+    if (const int of = BackwardOf(action); of != kNone && of != action.at.pass) {
+      begin.push_back(Last(of));
+    }
     // What came before that use is over.
     if (action.at.pass != kNone) begin.push_back(First(action.at.pass) + action.at.entry);
     const absl::Span<const Entry> entries = EntriesOf(action);

@@ -13,10 +13,11 @@ namespace muster::plan {
 
 struct ParameterInfo {
   std::string name;            // unique in its model, "h.0.attn.c_attn.weight"
-  std::vector<int64_t> shape;  // row-major
+  std::vector<int64_t> shape;  // row-major; of what a rank holds of it
   int unit = 0;                // gathered, reduced and offloaded together with others of its number
   bool weight_decay = false;
   bool frozen = false;  // has no gradient: it lies apart from those that do
+  bool cut = false;     // each tensor rank holds another part of it
   DType dtype = DType::kF32;
 
   // 1 for an empty shape, as of a scalar.

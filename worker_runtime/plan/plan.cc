@@ -13,6 +13,7 @@
 #include "proto/base/field_error.h"
 #include "proto/base/status_macros.h"
 #include "worker_runtime/plan/field_checks.h"
+#include "worker_runtime/plan/mesh.h"
 #include "worker_runtime/plan/schedules/generators.h"
 #include "worker_runtime/plan/update_plan.h"
 
@@ -70,16 +71,16 @@ absl::Status CheckTypes(const Plan& plan) {
   const auto is = [](std::optional<DType> dtype, std::initializer_list<DType> types) {
     return !dtype || std::find(types.begin(), types.end(), *dtype) != types.end();
   };
-  if (!is(plan.gradient_dtype, {DType::kF64, DType::kF32, DType::kBf16, DType::kF16})) {
-    return Bad("gradient_dtype", ToString(*plan.gradient_dtype), "f64, f32, bf16 or f16");
+  if (!is(plan.dtypes.gradients, {DType::kF64, DType::kF32, DType::kBf16, DType::kF16})) {
+    return Bad("gradient_dtype", ToString(*plan.dtypes.gradients), "f64, f32, bf16 or f16");
   }
-  if (plan.reduce_dtype && plan.mode == SumMode::kOrdered) {
+  if (plan.dtypes.reduced && plan.mode == SumMode::kOrdered) {
     return Bad(
-        "reduce_dtype", ToString(*plan.reduce_dtype),
+        "reduce_dtype", ToString(*plan.dtypes.reduced),
         "left out in ordered mode: what is rounded on its way depends on the number of ranks");
   }
-  if (!is(plan.optimizer_dtype, {DType::kF64, DType::kF32})) {
-    return Bad("optimizer_dtype", ToString(*plan.optimizer_dtype), "f64 or f32");
+  if (!is(plan.dtypes.optimizer, {DType::kF64, DType::kF32})) {
+    return Bad("optimizer_dtype", ToString(*plan.dtypes.optimizer), "f64 or f32");
   }
   return absl::OkStatus();
 }
@@ -113,6 +114,7 @@ absl::Status CheckGathering(const Plan& plan) {
       {"stages", plan.stages, 0, kMostRanks},
       {"stages_per_rank", plan.stages_per_rank, 0, kMostStagesOfRank},
       {"shard_ranks", plan.shard_ranks, Plan::kRanksOfNode, kMostRanks},
+      {"tensor_ranks", plan.tensor_ranks, 1, kMostRanks},
       {"memory_bytes_max", plan.memory_bytes_max, 0, kNoLimit},
       {"gathering.secondary_ranks", gathering.secondary_ranks, Plan::kRanksOfNode, kMostRanks},
       {"gathering.prefetch_units", gathering.prefetch_units, 0, kNoLimit},
@@ -161,11 +163,14 @@ Plan CompletePlan(Plan plan, int64_t ranks_of_node) {
 }
 
 absl::StatusOr<int> NumStages(const Plan& plan, int world_size) {
-  const int64_t stages = plan.stages == 0 ? world_size : plan.stages;
-  if (stages <= world_size && world_size % stages == 0) return static_cast<int>(stages);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "plan: ", world_size, " ranks cannot be divided into ", stages, " stages of a pipeline; ",
-      plan::NearestDivisors(world_size, stages), " would fit"));
+  if (world_size % plan.tensor_ranks != 0) return plan::MeshOf(plan, 1, world_size).status();
+  const int64_t ranks = world_size / plan.tensor_ranks;
+  const int64_t stages = plan.stages == 0 ? ranks : plan.stages;
+  if (stages <= ranks && ranks % stages == 0) return static_cast<int>(stages);
+  return absl::InvalidArgumentError(
+      absl::StrCat("plan: ", ranks, plan.tensor_ranks == 1 ? " ranks" : " groups of tensor ranks",
+                   " cannot be divided into ", stages, " stages of a pipeline; ",
+                   plan::NearestDivisors(ranks, stages), " would fit"));
 }
 
 }  // namespace muster

@@ -206,6 +206,9 @@ void AppendWire(const StepFigures& figures, std::string& page) {
   if (sent(ActionKind::kReplicate) > 0) {
     ByteLine(page, "gradients, to replicas", sent(ActionKind::kReplicate));
   }
+  if (sent(ActionKind::kCombine) > 0) {
+    ByteLine(page, "activations, to tensor ranks", sent(ActionKind::kCombine));
+  }
   if (sent(ActionKind::kUnshard) > 0) ByteLine(page, "parameters", sent(ActionKind::kUnshard));
   if (sent(ActionKind::kSend) > 0) ByteLine(page, "to other stages", sent(ActionKind::kSend));
   if (sent(ActionKind::kSquares) > 0)

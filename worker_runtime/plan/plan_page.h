@@ -56,7 +56,7 @@ struct PlanPageInput {
 
   // Ranks of the pipeline, each of which stands for its replicas.
   int64_t places() const { return RanksOf(options.plan, static_cast<int>(stages.size())); }
-  int64_t replicas() const { return world_size / places(); }
+  int64_t replicas() const { return world_size / places() / options.plan.tensor_ranks; }
 };
 
 // What the rank that needs most takes for a step, and sends.

@@ -114,8 +114,8 @@ PlanText Describe(const Plan& plan) {
   DescribeState("gradients", plan.gradients, text);
   DescribeState("optimizer", plan.optimizer, text);
   const auto type = [](std::optional<DType> dtype) { return dtype ? ToString(*dtype) : "chosen"; };
-  text.emplace_back("gradient_dtype", type(plan.gradient_dtype));
-  text.emplace_back("optimizer_dtype", type(plan.optimizer_dtype));
+  text.emplace_back("gradient_dtype", type(plan.dtypes.gradients));
+  text.emplace_back("optimizer_dtype", type(plan.dtypes.optimizer));
   text.emplace_back("stages", plan.stages == 0 ? "one per rank" : absl::StrCat(plan.stages));
   text.emplace_back("schedule",
                     absl::StrReplaceAll(absl::StripSuffix(plan.schedule, "\n"), {{"\n", "; "}}));
@@ -124,11 +124,12 @@ PlanText Describe(const Plan& plan) {
                                            : absl::StrCat(plan.stages_per_rank));
   text.emplace_back("unit_costs", plan.unit_costs.empty() ? "products" : ToString(plan.unit_costs));
   text.emplace_back("shard_ranks", absl::StrCat(plan.shard_ranks));
+  text.emplace_back("tensor_ranks", absl::StrCat(plan.tensor_ranks));
   DescribeGathering(plan.gathering, text);
   text.emplace_back("gradient_reduction", ToString(plan.gradient_reduction));
   text.emplace_back("memory_bytes_max", absl::StrCat(plan.memory_bytes_max));
   text.emplace_back("reduce_dtype",
-                    plan.reduce_dtype ? ToString(*plan.reduce_dtype) : "the gradients'");
+                    plan.dtypes.reduced ? ToString(*plan.dtypes.reduced) : "the gradients'");
   text.emplace_back("mode", ToString(plan.mode));
   text.emplace_back("accumulation", absl::StrCat(plan.accumulation));
   text.emplace_back("bucket_bytes_max", absl::StrCat(plan.buckets.bytes_max));
@@ -172,7 +173,8 @@ std::string CanonicalText(const Plan& plan, absl::Span<const ParameterInfo> para
   for (const auto& [key, value] : Describe(plan)) absl::StrAppend(&text, key, "=", value, "\n");
   for (const ParameterInfo& parameter : parameters) {
     absl::StrAppend(&text, parameter.name, " [", absl::StrJoin(parameter.shape, ", "), "] ",
-                    ToString(parameter.dtype), parameter.frozen ? " frozen\n" : "\n");
+                    ToString(parameter.dtype), parameter.cut ? " of each tensor rank" : "",
+                    parameter.frozen ? " frozen\n" : "\n");
   }
   return text;
 }

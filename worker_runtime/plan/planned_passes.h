@@ -13,10 +13,19 @@
 
 namespace muster::plan {
 
+// A sum of a pass, which comes before use number `before` of PlannedPasses::uses.
+struct PlannedSum {
+  size_t before = 0;
+  int unit = kNone;  // in whose use it is
+  int finished = 0;  // TensorSum::finished
+  int64_t bytes = 0;
+};
+
 struct PlannedPass {
   PassOfRank order;
   size_t first_use = 0;  // of PlannedPasses::uses
   size_t end_use = 0;
+  std::vector<PlannedSum> sums;
 
   PassKind kind() const { return order.pass.kind; }
   int64_t micro_batch() const { return order.pass.micro_batch; }

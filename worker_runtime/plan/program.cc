@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/base/status_macros.h"
 
 namespace muster::plan {
 namespace {
@@ -23,6 +24,7 @@ constexpr KindRow kKinds[] = {{"FORWARD", Lane::kCompute},
                               {"RECV", Lane::kPeer},
                               {"REDUCE", Lane::kReduce},
                               {"REPLICATE", Lane::kReduce},
+                              {"COMBINE", Lane::kReduce},
                               {"LOSS", Lane::kReduce},
                               {"SHARE_LOSS", Lane::kReduce},
                               {"NORM", Lane::kCompute},
@@ -70,7 +72,12 @@ std::string SumText(const std::vector<Merge>& merges) {
 }
 
 std::string EntryText(const Entry& entry, bool is_bucket) {
-  std::string text = absl::StrCat("  uses ", is_bucket ? "bucket " : "unit ", entry.unit);
+  std::string text = entry.combine != kNone
+                         ? absl::StrCat("  sums by ", entry.combine)
+                         : absl::StrCat("  uses ", is_bucket ? "bucket " : "unit ", entry.unit);
+  if (!entry.written.empty()) {
+    absl::StrAppend(&text, ", with gradients of buckets ", absl::StrJoin(entry.written, " "));
+  }
   if (!entry.unshards.empty()) {
     absl::StrAppend(&text, ", gathered by ", absl::StrJoin(entry.unshards, " "));
   }
@@ -107,6 +114,7 @@ ActionKind KindOf(const Transfer& transfer) {
 }
 ActionKind KindOf(const Reduce&) { return ActionKind::kReduce; }
 ActionKind KindOf(const Replicate&) { return ActionKind::kReplicate; }
+ActionKind KindOf(const Combine&) { return ActionKind::kCombine; }
 ActionKind KindOf(const SumLoss&) { return ActionKind::kLoss; }
 ActionKind KindOf(const ShareLoss&) { return ActionKind::kShareLoss; }
 ActionKind KindOf(const Norm&) { return ActionKind::kNorm; }
@@ -135,6 +143,12 @@ absl::string_view ToString(Collective collective) {
 
 ActionKind Action::kind() const {
   return std::visit([](const auto& own) { return KindOf(own); }, body);
+}
+
+int Program::GroupAlong(Dimensions along) const {
+  const auto found = std::find(groups.begin(), groups.end(), mesh.Spread(along));
+  MUSTER_CHECK(found != groups.end());
+  return static_cast<int>(found - groups.begin());
 }
 
 const Exchange* ExchangeOf(const Action& action) { return FindExchange<const Exchange>(action); }
@@ -172,6 +186,11 @@ BlockRange BlocksOfStage(const Program& program, int stage) {
   return {};
 }
 
+bool HasUses(absl::Span<const Entry> entries) {
+  return std::any_of(entries.begin(), entries.end(),
+                     [](const Entry& entry) { return entry.combine == kNone; });
+}
+
 bool UsesMatter(const Program& program) {
   return program.streams_gradients ||
          std::any_of(program.buckets.begin(), program.buckets.end(),
@@ -190,11 +209,24 @@ std::vector<BlockRange> OwnedBlocks(const Program& program) {
   return owned;
 }
 
-std::vector<BlockRange> NormedBlocks(const Norm& norm, const Program& program) {
-  if (!norm.is_shared) return OwnedBlocks(program);
+std::vector<BlockRange> NormedBlocks(int rank, const Norm& norm, const Program& program) {
+  const Mesh& mesh = program.mesh;
+  const bool gives_all = !norm.is_shared || mesh.CoordinateOf(rank, Dimension::kTensor) == 0;
   std::vector<BlockRange> normed;
   for (const Bucket& bucket : LearnedBuckets(program)) {
-    if (GivesSquares(program.rank, bucket, program)) normed.push_back(bucket.owned);
+    const int copies = bucket.groups.copies;
+    if (norm.is_shared && copies != kNone && mesh.IndexOf(rank, program.groups[copies]) != 0) {
+      continue;
+    }
+    const BlockRange owned = OwnedBy(rank, bucket, program);
+    if (gives_all) {
+      normed.push_back(owned);
+      continue;
+    }
+    for (const BlockRange& cut : program.learned.cut) {
+      if (!cut.Overlaps(owned)) continue;
+      normed.push_back({std::max(cut.begin, owned.begin), std::min(cut.end, owned.end)});
+    }
   }
   return normed;
 }
@@ -204,11 +236,6 @@ BlockRange OwnedBy(int rank, const Bucket& bucket, const Program& program) {
   if (shards.size == 1) return bucket.blocks;
   const Dimensions along = program.groups[shards.group];
   return ShardOf(bucket.blocks, program.mesh.IndexOf(rank, along), shards.size);
-}
-
-bool GivesSquares(int rank, const Bucket& bucket, const Program& program) {
-  const int copies = bucket.groups.copies;
-  return copies == kNone || program.mesh.IndexOf(rank, program.groups[copies]) == 0;
 }
 
 std::vector<int> BucketsOfUnit(const Program& program, int unit) {
@@ -267,6 +294,7 @@ std::string Describe(const Action& action, const Program& program) {
     if constexpr (requires { body.of; }) text += PassText(body.of);
     if constexpr (requires { body.what; }) text += PassText(body.what);
     if constexpr (requires { body.micro_batch; }) text += PassText(body);
+    if constexpr (requires { body.unit; }) absl::StrAppend(&text, " unit ", body.unit);
     if constexpr (requires { body.bucket; }) {
       text += BucketText(body.bucket, BlocksOf(action, program));
     }

@@ -2,14 +2,15 @@
 //
 //   lane     runs
 //   compute  FORWARD, BACKWARD, NORM, CLIP, UPDATE, … one after the other in the program's order
-//   reduce   REDUCE, REPLICATE, LOSS, …         ) collectives and transfers are *started* in the
+//   reduce   REDUCE, REPLICATE, COMBINE, …      ) collectives and transfers are *started* in the
 //   gather   UNSHARD                            ) program's order, all of them together; each ends
 //   peer     SEND, RECV                         ) when it can
 //   memory   RESHARD, at once
 //
 // Where parameters or gradients are sharded, a pass is not one thing: it comes to its uses of
 // units, one after the other (Pass::entries), waits there for what the use needs, and other
-// actions begin as it comes to one (Action::at).
+// actions begin as it comes to one (Action::at). Where tensor ranks share layers, it comes to sums
+// in the same way, of what each of them has made a part of.
 //
 // The engine executes it (engine/executor_core.h), ProvePrograms walks those of all ranks together
 // before the first step, `muster plan` folds it into memory and bytes. Its text is hashed and
@@ -47,6 +48,7 @@ enum class ActionKind : uint8_t {
   kRecv,
   kReduce,     // gradients of a bucket, over the ranks of a group
   kReplicate,  // what REDUCE gave this rank, over those that hold the same shard
+  kCombine,    // what a pass goes on with, of which each tensor rank has made a part
   kLoss,       // the sums of loss and tokens, over the ranks that computed them
   kShareLoss,  // the same, from the last stage to all
   kNorm,       // squares of the gradient, by block, of the blocks that this rank owns
@@ -56,7 +58,7 @@ enum class ActionKind : uint8_t {
   kUnshard,    // parameters of a bucket, each rank giving its shard
   kReshard,    // gathered parameters are given up, but for a shard that may be kept
 };
-inline constexpr int kNumActionKinds = 16;
+inline constexpr int kNumActionKinds = 17;
 absl::string_view ToString(ActionKind kind);
 
 enum class Lane : uint8_t { kCompute, kReduce, kGather, kPeer, kMemory };
@@ -86,12 +88,16 @@ absl::string_view ToString(Collective collective);
 
 inline constexpr int64_t kPartialBytes = sizeof(double);  // of a block's squares
 
-// A use of a unit by a pass; or of a bucket (Bucket::entered), which `unit` is the number of.
+// A use of a unit by a pass; or of a bucket (Bucket::entered), which `unit` is the number of. A sum
+// within a use is an entry too.
 struct Entry {
-  int unit = 0;
+  int unit = 0;               // kNone: it is a sum
   std::vector<int> unshards;  // that gathered its parameters; none where they are whole
   std::vector<int> waits;     // what else must be done: those who had the memory of `place` before
   int64_t place = kNone;      // BACKWARD begins to write gradients of the unit's bucket, there
+  int combine = kNone;        // the action that makes the sum
+  // Buckets of which BACKWARD has written all when it comes to the sum, where gradients are whole.
+  std::vector<int> written = {};
   friend bool operator==(const Entry&, const Entry&) = default;
 };
 
@@ -132,7 +138,8 @@ struct Exchange {
 struct Reduce {
   int bucket = 0;
   std::vector<Merge> merges;  // of the bucket's blocks, before the collective
-  // It waits for this BACKWARD's gradients of the bucket's parameters, not for the whole pass.
+  // It waits for this BACKWARD's gradients of the bucket's parameters, not for the whole pass; they
+  // are there when the pass comes to Action::at, if that is of it.
   int backward = kNone;
   // Streamed gradients come from this pass, and lie at `place` until they are reduced.
   int stage = 0;
@@ -142,6 +149,11 @@ struct Reduce {
 };
 struct Replicate {
   int bucket = 0;
+  Exchange exchange;
+};
+struct Combine {
+  StagePass of;
+  int unit = kNone;  // in whose use it is
   Exchange exchange;
 };
 struct SumLoss {
@@ -176,8 +188,8 @@ struct Reshard {
   bool secondary = false;  // it keeps a shard
 };
 
-using ActionBody = std::variant<Pass, Transfer, Reduce, Replicate, SumLoss, ShareLoss, Norm,
-                                SumSquares, Clip, Update, Unshard, Reshard>;
+using ActionBody = std::variant<Pass, Transfer, Reduce, Replicate, Combine, SumLoss, ShareLoss,
+                                Norm, SumSquares, Clip, Update, Unshard, Reshard>;
 
 struct Action {
   ActionBody body;
@@ -227,7 +239,7 @@ struct Program {
   std::vector<Bucket> buckets;
   // [frozen][unit]; kNone: the unit is of another stage, or has no such parameters.
   std::array<std::vector<int>, 2> bucket_of_unit;
-  int64_t num_blocks = 0;  // of the whole model, with gradients
+  LearnedBlocks learned;  // of the whole model
   // Gradients rest as shards too: what a micro-batch adds is reduced with its backward pass. Else
   // they are whole, in slots.
   bool streams_gradients = false;
@@ -238,6 +250,8 @@ struct Program {
   int64_t live_elements = 0;  // of parameters that are gathered at once, at most
 
   int64_t leaves_per_rank() const { return static_cast<int64_t>(sums.leaves.size()); }
+  // The number of the group along these dimensions, which is there.
+  int GroupAlong(Dimensions along) const;
   int SizeOfGroup(int group) const { return mesh.SizeOf(groups[group]); }
   std::vector<int> RanksOfGroup(int group) const { return mesh.RanksOf(rank, groups[group]); }
   int PeerOf(const Transfer& transfer) const {
@@ -248,8 +262,10 @@ struct Program {
 // The collective of an action; null if it has none.
 const Exchange* ExchangeOf(const Action& action);
 Exchange* ExchangeOf(Action& action);
-// The uses of a pass; none of another action.
+// The uses and sums of a pass; none of another action.
 absl::Span<const Entry> EntriesOf(const Action& action);
+// Whether any of them is a use.
+bool HasUses(absl::Span<const Entry> entries);
 // The BACKWARD whose gradients a REDUCE waits for; kNone: none, or it waits for all of it.
 int BackwardOf(const Action& action);
 // The bucket that it works on, or kNone; and which blocks of it.
@@ -259,18 +275,21 @@ BlockRange BlocksOf(const Action& action, const Program& program);
 // The blocks of one of this rank's stages that have gradients.
 BlockRange BlocksOfStage(const Program& program, int stage);
 
-// Whether passes have uses (Pass::entries).
+// Whether passes have uses of units (Pass::entries).
 bool UsesMatter(const Program& program);
 
 // The buckets of gradients.
 absl::Span<const Bucket> LearnedBuckets(const Program& program);
 // What this rank updates of each of them, and holds the moments of.
 std::vector<BlockRange> OwnedBlocks(const Program& program);
-// The blocks whose squares this rank gives to the norm.
-std::vector<BlockRange> NormedBlocks(const Norm& norm, const Program& program);
-// What `rank` owns of a bucket, and whether its squares of that count, where it has this program.
+// The blocks whose squares `rank` gives to the norm, where it has this program.
+std::vector<BlockRange> NormedBlocks(int rank, const Norm& norm, const Program& program);
+// The places of squares by block: in ordered mode those of each tensor rank, which all travel.
+inline int64_t NumSquares(const Program& program) {
+  return program.learned.count * (program.ordered ? program.mesh.tensor_ranks() : 1);
+}
+// What `rank` owns of a bucket, where it has this program.
 BlockRange OwnedBy(int rank, const Bucket& bucket, const Program& program);
-bool GivesSquares(int rank, const Bucket& bucket, const Program& program);
 // The buckets of a unit's parameters: those that learn, those that are frozen; none of a unit of
 // another stage.
 std::vector<int> BucketsOfUnit(const Program& program, int unit);

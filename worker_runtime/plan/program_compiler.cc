@@ -30,8 +30,35 @@ void ProgramCompiler::AddPasses() {
   }
 }
 
+std::vector<Entry>& ProgramCompiler::EntriesOf(int pass) {
+  return std::get<Pass>(draft_.program.actions[pass].body).entries;
+}
+
+void ProgramCompiler::AddSum(const PlannedPass& pass, const PlannedSum& sum, int action) {
+  const Point at = {.pass = action, .entry = static_cast<int>(EntriesOf(action).size())};
+  const bool is_last = pass.writes_gradients() && draft_.is_last(pass.micro_batch());
+  Entry entry = {.unit = kNone};
+  if (is_last && draft_.input.plan.overlap && !draft_.has_entries()) {
+    entry.written = reductions_.ReduceFinished(sum.finished, at);
+  }
+  entry.combine = draft_.Add(
+      {.body = Combine{.of = pass.order.pass,
+                       .unit = sum.unit,
+                       .exchange = {.group = draft_.program.GroupAlong({Dimension::kTensor}),
+                                    .bytes = sum.bytes}},
+       .at = at});
+  entry.waits = {entry.combine};
+  EntriesOf(action).push_back(std::move(entry));
+}
+
 void ProgramCompiler::AddUses(const PlannedPass& pass, int action) {
-  if (!draft_.has_entries()) return;
+  auto next_sum = pass.sums.begin();
+  const auto add_sums_before = [&](size_t use) {
+    for (; next_sum != pass.sums.end() && next_sum->before <= use; ++next_sum) {
+      AddSum(pass, *next_sum, action);
+    }
+  };
+  if (!draft_.has_entries()) return add_sums_before(0);
   const bool overlaps = draft_.input.plan.overlap;
   const bool is_streamed = draft_.program.streams_gradients;
   const bool is_last = draft_.is_last(pass.micro_batch());
@@ -40,7 +67,8 @@ void ProgramCompiler::AddUses(const PlannedPass& pass, int action) {
   const bool early = reduces && (overlaps || is_streamed);
   const bool post = draft_.input.plan.gathering.backward_prefetch == BackwardPrefetch::kPost;
   for (size_t t = pass.first_use; t < pass.end_use; ++t) {
-    const Point at = {.pass = action, .entry = static_cast<int>(t - pass.first_use)};
+    add_sums_before(t);
+    const Point at = {.pass = action, .entry = static_cast<int>(EntriesOf(action).size())};
     if (early && !post) reductions_.ReduceWhatIsComplete(pass, t, at);
     if (t > pass.first_use) gathers_.ReleaseBefore(t, at);
     gathers_.GatherBefore(t, at);
@@ -50,8 +78,9 @@ void ProgramCompiler::AddUses(const PlannedPass& pass, int action) {
     if (pass.writes_gradients() && is_streamed) reductions_.Begin(entry);
     const std::vector<int>& reduced = reductions_.added();
     if (early && !overlaps && !reduced.empty()) entry.waits.push_back(reduced.back());
-    std::get<Pass>(draft_.program.actions[action].body).entries.push_back(std::move(entry));
+    EntriesOf(action).push_back(std::move(entry));
   }
+  add_sums_before(pass.end_use);
   if (reduces) {
     reductions_.ReduceWhatIsComplete(pass, pass.end_use, {.pass = action, .entry = kNone});
   }
@@ -121,11 +150,13 @@ void ProgramCompiler::AddShareLoss() {
 
 int ProgramCompiler::GiverOfLoss() const {
   const int last = static_cast<int>(draft_.input.stages.size()) - 1;
-  return (draft_.PlaceOf(last) + 1) * draft_.replicas() - 1;
+  const Mesh& mesh = draft_.input.mesh;
+  return mesh.Moved(mesh.size() - 1, Dimension::kPipeline, draft_.PlaceOf(last));
 }
 
 bool ProgramCompiler::AddsSquares() const {
-  return draft_.input.mesh.size() > 1 && (draft_.is_sharded() || draft_.input.mesh.places() > 1);
+  const Mesh& mesh = draft_.input.mesh;
+  return mesh.size() > 1 && (draft_.is_sharded() || mesh.places() > 1 || mesh.tensor_ranks() > 1);
 }
 
 int ProgramCompiler::AddNorm() {
@@ -134,7 +165,7 @@ int ProgramCompiler::AddNorm() {
   int ready = draft_.Add(std::move(norm));
   if (AddsSquares()) {
     // The bits of an ordered norm are those of one sum over all blocks, so each of them travels.
-    const int64_t parts = draft_.program.ordered ? draft_.program.num_blocks : 1;
+    const int64_t parts = draft_.program.ordered ? NumSquares(draft_.program) : 1;
     ready = draft_.Add({.body = SumSquares{{.bytes = parts * kPartialBytes}}, .after = {ready}});
   }
   Action clip = {.body = Clip{}, .after = {ready}};

@@ -24,6 +24,9 @@ class ProgramCompiler {
 
  private:
   void AddPasses();
+  std::vector<Entry>& EntriesOf(int pass);
+  // The pass comes to a sum of what tensor ranks have made parts of.
+  void AddSum(const PlannedPass& pass, const PlannedSum& sum, int action);
   // What happens while a pass runs, and as it ends.
   void AddUses(const PlannedPass& pass, int action);
   void AddForward(const PlannedPass& pass);

@@ -32,7 +32,8 @@ ProgramDraft::ProgramDraft(const ProgramInput& the_input, int rank, bool the_red
   for (const int own : StagesAt(*input.schedule, place)) {
     program.stages.push_back({own, input.stages[own].blocks});
   }
-  program.num_blocks = layout.num_blocks;
+  program.learned.count = layout.num_blocks;
+  program.learned.cut = layout.cut;
   AddBuckets();
   ChooseGathered();
 }
@@ -51,6 +52,10 @@ void ProgramDraft::AddGroups() {
         .group = add(along), .rank = mesh.IndexOf(program.rank, along), .size = mesh.SizeOf(along)};
   };
   add(kWorld);
+  if (mesh.tensor_ranks() > 1) {
+    add({Dimension::kTensor});
+    add(kSameParts);
+  }
   groups.sums = groups.copies = add(kReplicas);
   if (shard_ranks() == 1) return;
   groups.shards = shards(kShards);

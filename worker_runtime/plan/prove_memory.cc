@@ -91,17 +91,21 @@ class Accesses {
     const size_t last = moments_.Last(index);
     Touch(last, Memory::kBorrowedValues, false);
     if (pass.of.kind == PassKind::kForward) Touch(last, Memory::kLoss, true);
-    if (pass.entries.empty()) {
-      Touch(last, Memory::kValues, blocks, false);
-      if (writes && pass.slot != kNone) Touch(last, Memory::kSlot, blocks, true, pass.slot);
-    }
+    if (!HasUses(pass.entries)) Touch(last, Memory::kValues, blocks, false);
     std::vector<bool> used(LearnedBuckets(program_).size());
     for (size_t e = 0; e < pass.entries.size(); ++e) {
-      const int learned = GradientBucketOf(program_, pass.entries[e].unit);
+      const Entry& entry = pass.entries[e];
+      for (const int bucket : entry.written) {
+        used[bucket] = true;
+        Touch(moments_.Use(index, e) - 1, Memory::kSlot, program_.buckets[bucket].blocks, true,
+              pass.slot);
+      }
+      if (entry.combine != kNone) continue;
+      const int learned = GradientBucketOf(program_, entry.unit);
       if (learned != kNone) used[learned] = true;
       AddUse(index, pass, e);
     }
-    // What no use wrote is cleared.
+    // What no use wrote is cleared; where uses do not matter, it may be written until the end.
     for (size_t b = 0; writes && pass.slot != kNone && b < used.size(); ++b) {
       const BlockRange of_bucket = program_.buckets[b].blocks;
       if (used[b] || !blocks.Overlaps(of_bucket)) continue;
@@ -229,6 +233,8 @@ class Accesses {
         break;
       case ActionKind::kReplicate:
         Result(moment, blocks, true);
+        break;
+      case ActionKind::kCombine:  // in memory of the pass, which waits (CheckReferences)
         break;
       case ActionKind::kLoss:
       case ActionKind::kShareLoss:
@@ -419,6 +425,37 @@ std::string NameOfAction(const Program& program, size_t action) {
                       Describe(program.actions[action], program), ")");
 }
 
+namespace {
+
+// Whether a pass comes to each sum once, and goes on only with it.
+absl::Status CheckSums(const Program& program) {
+  for (size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& action = program.actions[i];
+    if (action.If<Combine>() != nullptr) {
+      const Point& at = action.at;
+      const absl::Span<const Entry> entries =
+          at.pass == kNone ? absl::Span<const Entry>() : EntriesOf(program.actions[at.pass]);
+      const bool is_met = 0 <= at.entry && at.entry < static_cast<int>(entries.size()) &&
+                          entries[at.entry].combine == static_cast<int>(i);
+      if (!is_met) return CannotRun(NameOfAction(program, i), " is a sum that no pass comes to");
+    }
+    const absl::Span<const Entry> entries = EntriesOf(action);
+    for (size_t e = 0; e < entries.size(); ++e) {
+      const int sum = entries[e].combine;
+      if (sum == kNone) continue;
+      const Point here = {.pass = static_cast<int>(i), .entry = static_cast<int>(e)};
+      const bool is_sum = 0 <= sum && sum < static_cast<int>(program.actions.size()) &&
+                          program.actions[sum].If<Combine>() && program.actions[sum].at == here;
+      const std::vector<int>& waits = entries[e].waits;
+      if (is_sum && std::find(waits.begin(), waits.end(), sum) != waits.end()) continue;
+      return CannotRun(NameOfAction(program, i), " goes on without its sum by action ", sum);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status CheckReferences(const Program& program) {
   const int count = static_cast<int>(program.actions.size());
   for (int i = 0; i < count; ++i) {
@@ -443,7 +480,7 @@ absl::Status CheckReferences(const Program& program) {
       }
     }
   }
-  return absl::OkStatus();
+  return CheckSums(program);
 }
 
 absl::Status ProveMemory(const Program& program) {

@@ -65,7 +65,8 @@ class Walk {
   bool IsReady(int own, const Action& action) const {
     const auto is_done = [&](int i) { return static_cast<bool>(done_[own][i]); };
     return std::all_of(action.after.begin(), action.after.end(), is_done) &&
-           (BackwardOf(action) == kNone || is_done(BackwardOf(action))) &&
+           (BackwardOf(action) == kNone || BackwardOf(action) == action.at.pass ||
+            is_done(BackwardOf(action))) &&
            (action.at.pass == kNone || came_to_[own][action.at.pass] >= action.at.entry);
   }
 
@@ -289,9 +290,20 @@ absl::Status CheckCountsOnce(std::vector<BlockRange>& given, int64_t num_blocks,
   return CannotRun("block ", end, " counts 0 times in the norm of rank ", rank);
 }
 
+// The blocks of which all tensor ranks have the same gradient.
+std::vector<BlockRange> SharedBlocks(const Program& program) {
+  std::vector<BlockRange> shared;
+  int64_t end = 0;
+  for (const BlockRange& cut : program.learned.cut) {
+    shared.push_back({end, cut.begin});
+    end = cut.end;
+  }
+  shared.push_back({end, program.learned.count});
+  return shared;
+}
+
 // Looks at the ranks that add their squares together, or at one of each kind that adds none.
 absl::Status ProveNorm(const JobPrograms& job) {
-  std::vector<BlockRange> together;
   const Program* adds = nullptr;
   std::vector<const Norm*> norms;
   for (const Program& program : job.programs) {
@@ -301,21 +313,32 @@ absl::Status ProveNorm(const JobPrograms& job) {
       continue;
     }
     std::vector<BlockRange> given;
-    if (norms.back() != nullptr) given = NormedBlocks(*norms.back(), program);
-    MUSTER_RETURN_IF_ERROR(CheckCountsOnce(given, program.num_blocks, program.rank));
+    if (norms.back() != nullptr) given = NormedBlocks(program.rank, *norms.back(), program);
+    MUSTER_RETURN_IF_ERROR(CheckCountsOnce(given, program.learned.count, program.rank));
   }
   if (adds == nullptr) return absl::OkStatus();
+  std::vector<std::vector<BlockRange>> together(adds->mesh.tensor_ranks());
   for (size_t rank = 0; rank < job.kind_of_rank.size(); ++rank) {
     const int kind = job.kind_of_rank[rank];
-    const Program& program = job.programs[kind];
+    if (norms[kind] == nullptr) continue;
     const auto own = static_cast<int>(rank);
-    for (const Bucket& bucket : LearnedBuckets(program)) {
-      const bool gives =
-          norms[kind] != nullptr && (!norms[kind]->is_shared || GivesSquares(own, bucket, program));
-      if (gives) together.push_back(OwnedBy(own, bucket, program));
-    }
+    std::vector<BlockRange>& of_part = together[adds->mesh.CoordinateOf(own, Dimension::kTensor)];
+    const auto given = NormedBlocks(own, *norms[kind], job.programs[kind]);
+    of_part.insert(of_part.end(), given.begin(), given.end());
   }
-  return CheckCountsOnce(together, adds->num_blocks, adds->rank);
+  for (const Program& program : job.programs) {
+    if (program.learned.cut == adds->learned.cut) continue;
+    return CannotRun("rank ", program.rank, " cuts other blocks over its tensor ranks than rank ",
+                     adds->rank);
+  }
+  // The first tensor rank gives those that they share.
+  const std::vector<BlockRange> shared = SharedBlocks(*adds);
+  for (size_t part = 0; part < together.size(); ++part) {
+    std::vector<BlockRange>& given = together[part];
+    if (part > 0) given.insert(given.end(), shared.begin(), shared.end());
+    MUSTER_RETURN_IF_ERROR(CheckCountsOnce(given, adds->learned.count, adds->rank));
+  }
+  return absl::OkStatus();
 }
 
 // --- figures ------------------------------------------------------------------------------------

@@ -18,14 +18,14 @@ const ParameterInfo* FirstOf(absl::Span<const ParameterInfo> parameters, bool fr
 
 StateTypes TypesOf(const Plan& plan, DType parameters) {
   const DType wide = SizeOf(parameters) < SizeOf(DType::kF32) ? DType::kF32 : parameters;
-  const DType optimizer = plan.optimizer_dtype.value_or(wide);
-  const DType gradients = plan.gradient_dtype.value_or(wide);
+  const DType optimizer = plan.dtypes.optimizer.value_or(wide);
+  const DType gradients = plan.dtypes.gradients.value_or(wide);
   return {.parameters = parameters,
           .frozen = parameters,
           .master = optimizer,
           .gradients = gradients,
           .moments = optimizer,
-          .reduced = plan.reduce_dtype.value_or(gradients)};
+          .reduced = plan.dtypes.reduced.value_or(gradients)};
 }
 
 StateTypes TypesOf(const Plan& plan, absl::Span<const ParameterInfo> parameters) {

@@ -18,6 +18,16 @@ struct BackwardUse {
   friend bool operator==(const BackwardUse&, const BackwardUse&) = default;
 };
 
+// What tensor ranks add up in a pass, each having made a part of it.
+struct TensorSum {
+  // How many of UseTrace::forward or backward, of backward_uses and of gradients there are by then.
+  int uses = 0;
+  int parameters = 0;
+  int finished = 0;
+  int64_t bytes = 0;
+  friend bool operator==(const TensorSum&, const TensorSum&) = default;
+};
+
 struct UseTrace {
   // Units, as the passes come to them; a unit may come again (tied embeddings), though not twice in
   // a row. Empty: not known.
@@ -27,6 +37,9 @@ struct UseTrace {
   std::vector<int> gradients;  // parameters, each once, as a backward pass finishes them
   // Parameters that learn, in the order of the pass, not twice in a row. Empty: not known.
   std::vector<BackwardUse> backward_uses;
+  // Sums in the order of the passes; the half that makes gradients of weights has none.
+  std::vector<TensorSum> forward_sums;
+  std::vector<TensorSum> backward_sums;
   // Memory on the tape and beside it: what stays from the forward pass until the backward pass
   // begins, and the most that is held at any moment of both. 0: not known.
   int64_t kept_bytes = 0;

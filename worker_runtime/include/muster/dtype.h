@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 #include "absl/strings/string_view.h"
@@ -64,5 +65,19 @@ constexpr DType DTypeOf() {
     return DType::kU8;
   }
 }
+
+// Types of the states of a plan (muster/plan.h).
+struct PlanDTypes {
+  // Gradients, and the optimizer's masters and moments. Nothing: f32 where the parameters have 16
+  // bits, else the parameters' own, which is the store's.
+  std::optional<DType> gradients;
+  std::optional<DType> optimizer;
+  // Gradients between the ranks that add them up; nothing: the gradients' own. Ranks add 16 bits in
+  // f32 and round once. f16 holds no more than 65504, and gradients are sums over the tokens of a
+  // step.
+  std::optional<DType> reduced;
+
+  friend bool operator==(const PlanDTypes&, const PlanDTypes&) = default;
+};
 
 }  // namespace muster

@@ -69,8 +69,8 @@ struct PipelineCut {
 // What the units of a model cost on the store's device, in milliseconds of a forward and a backward
 // pass over a micro-batch, for Plan::unit_costs. Units with parameters of the same shapes and as
 // many operations cost alike: one of each kind is run, four times, and the fastest run counts. Each
-// is given memory while it runs. Ranks measure different numbers, so one rank's have to be taken by
-// all (FromRank, muster/agreement.h).
+// is given memory while it runs; tensor ranks do not exchange. Ranks measure different numbers, so
+// one rank's have to be taken by all (FromRank, muster/agreement.h).
 //
 // Errors: those of `model`; kFailedPrecondition: an engine trains the store; kInvalidArgument:
 //         groups of the plan that do not fit the model, or a unit before the last that passes

@@ -88,12 +88,9 @@ struct Plan {
   StatePlan parameters;
   StatePlan gradients;
   StatePlan optimizer;
-  // Types of gradients and of the optimizer (master and moments). Nothing: f32 where the parameters
-  // have 16 bits, else the parameters' own, which is the store's.
-  std::optional<DType> gradient_dtype;
-  std::optional<DType> optimizer_dtype;
+  PlanDTypes dtypes;
   // Stages of a pipeline (muster/pipeline.h), each of size / stages ranks that train it under the
-  // rest of this plan; 0: as many as there are ranks.
+  // rest of this plan; 0: as many as there are ranks, or groups of tensor ranks.
   int64_t stages = 1;
   // The order in which the stages work on micro-batches, by name: "1f1b", "gpipe", "interleaved",
   // "zb-h1", "zbv" or "dualpipev"; or a schedule itself, as `muster plan --schedule_form=file`
@@ -109,13 +106,12 @@ struct Plan {
   // What is sharded is sharded over so many ranks, neighbours, and replicated over such groups.
   // 0: over all that train the same parameters.
   int64_t shard_ranks = 0;
+  // Matrices of layers are cut over so many ranks, neighbours, that compute a layer together; the
+  // model is declared in a store of such ranks (muster/tensor_ranks.h).
+  int64_t tensor_ranks = 1;
   GatherPlan gathering;
   GradientReduction gradient_reduction = GradientReduction::kChosen;
   int64_t memory_bytes_max = 0;  // of a rank; 0: not known
-  // Type of gradients between the ranks that add them up; nothing: the gradients' own. Ranks add 16
-  // bits in f32 and round once. f16 holds no more than 65504, and gradients are sums over the
-  // tokens of a step.
-  std::optional<DType> reduce_dtype;
 
   SumMode mode = SumMode::kFast;
   int64_t accumulation = 1;  // micro-batches per rank and step

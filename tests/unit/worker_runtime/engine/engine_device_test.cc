@@ -87,7 +87,7 @@ TEST(EngineOnADevice, HasTheBitsOfTheHostInFastModeAndWithRoundedReductions) {
   for (const std::string preset : {"ddp", "zero-1", "zero-3"}) {
     for (const bool rounds : {false, true}) {
       Plan plan = Under(preset, SmallPlan(SumMode::kFast, 2), 2);
-      if (rounds) plan.reduce_dtype = DType::kBf16;
+      if (rounds) plan.dtypes.reduced = DType::kBf16;
       EXPECT_EQ(TrainLate(2, plan, 4, 30).hash, Train(2, plan, 4).hash) << preset << rounds;
     }
   }

@@ -132,7 +132,7 @@ TEST(EveryPreset, ReservesWhatItsProgramSays) {
     for (const auto& [mode, rounds] :
          {std::pair{SumMode::kFast, false}, {SumMode::kFast, true}, {SumMode::kOrdered, false}}) {
       Plan plan = Under(preset, SmallPlan(mode, 3), 2);
-      if (rounds) plan.reduce_dtype = DType::kBf16;
+      if (rounds) plan.dtypes.reduced = DType::kBf16;
       ExpectPlannedMemory(plan);
     }
   }
@@ -258,7 +258,7 @@ TEST(EveryPreset, SendsHalfTheGradientsWhereTheyTravelIn16Bits) {
     for (const DType dtype : {DType::kBf16, DType::kF16}) {
       Plan plan = Under(preset, SmallPlan(SumMode::kFast, 2), 4);
       const plan::StepFigures whole = PlannedFigures(plan, 4)[0];
-      plan.reduce_dtype = dtype;
+      plan.dtypes.reduced = dtype;
       const plan::StepFigures half = PlannedFigures(plan, 4)[0];
       for (const auto kind : {plan::ActionKind::kReduce, plan::ActionKind::kReplicate}) {
         EXPECT_EQ(2 * half.sent[static_cast<size_t>(kind)], whole.sent[static_cast<size_t>(kind)])
@@ -275,7 +275,7 @@ TEST(EveryPreset, LearnsWithGradientsRoundedOnTheirWay) {
   for (const std::string& preset : DataParallelPresets()) {
     for (const DType dtype : {DType::kBf16, DType::kF16}) {
       Plan plan = Under(preset, SmallPlan(SumMode::kFast, 2), 4);
-      plan.reduce_dtype = dtype;
+      plan.dtypes.reduced = dtype;
       plan.buckets.bytes_max = 20'000;
       const Outcome rounded = Train(4, plan, 30);
       const double difference = LargestRelativeDifference(rounded.losses, one.losses);
@@ -287,11 +287,11 @@ TEST(EveryPreset, LearnsWithGradientsRoundedOnTheirWay) {
 
 TEST(ReduceDtype, IsRefusedWhereItCannotBe) {
   Plan plan = SmallPlan(SumMode::kOrdered, 1);
-  plan.reduce_dtype = DType::kBf16;
+  plan.dtypes.reduced = DType::kBf16;
   EXPECT_THAT(plan.Validate(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("reduce_dtype")));
   plan.mode = SumMode::kFast;
-  plan.reduce_dtype = DType::kF64;
+  plan.dtypes.reduced = DType::kF64;
   const auto status = OnRanks<absl::Status>(
       1, [&](Communicator& world) { return SmallTraining::Create(world, plan).status(); })[0];
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("reduce_dtype is f64")));

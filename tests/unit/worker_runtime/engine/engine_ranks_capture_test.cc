@@ -62,6 +62,24 @@ TEST(StepsCapturedByRanks, HaveTheBitsOfTheHostInWhateverOrderTheirWorkRuns) {
   Compare(2, plan, 4, kSixSteps, 45, DType::kBf16);
 }
 
+TEST(StepsCapturedByRanks, HaveTheBitsOfTheHostWhereTensorRanksShareLayers) {
+  uint64_t seed = 46;
+  for (const char* preset : {"ddp", "zero-3"}) {
+    SCOPED_TRACE(preset);
+    Plan plan = Under(preset, PlanOfSteps(2), 2);
+    plan.tensor_ranks = 2;
+    Compare(
+        4, plan, 2, [](int, ReaderTraining& on) { on.Steps(4); }, ++seed);
+  }
+}
+
+TEST(StepsOnStreams, HaveTheBitsOfTheHostWhereTensorRanksAddUpInOrder) {
+  Plan plan = PlanOfSteps(2, SumMode::kOrdered);
+  plan.tensor_ranks = 2;
+  Compare(
+      2, plan, 0, [](int, ReaderTraining& on) { on.Steps(3); }, 49);
+}
+
 TEST(StepsCapturedByRanks, HaveTheBitsOfTheHostInAPipeline) {
   Plan plan = PlanOfSteps(4);
   plan.stages = 2;

@@ -71,7 +71,7 @@ TEST(RegisteredBuffers, AreTheRoundedCopiesOfGradientsToo) {
   for (const std::string& preset : DataParallelPresets()) {
     SCOPED_TRACE(preset);
     Plan plan = Under(preset, PlanOfSteps(1), 4);
-    plan.reduce_dtype = DType::kBf16;
+    plan.dtypes.reduced = DType::kBf16;
     StreamFigures figures;
     const auto registered =
         OnStreams(4, plan, kThreeSteps, ++seed, DType::kF32, kToRegister, &figures);
@@ -141,7 +141,7 @@ std::string HashOfALearntOrder(Communicator& world, const Device& device, bool r
   Plan plan = SmallPlan(SumMode::kFast, 1);
   plan.buckets.first_bytes = 4096;
   plan.buckets.bytes_max = 8192;
-  plan.reduce_dtype = DType::kBf16;  // in buffers of their own
+  plan.dtypes.reduced = DType::kBf16;  // in buffers of their own
   auto engine = Engine::Create(world, store, plan, nullptr, {.registers_buffers = registers});
   EXPECT_THAT(engine, IsOk());
   for (int step = 0; step < 4; ++step) {

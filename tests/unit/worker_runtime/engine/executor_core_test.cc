@@ -190,5 +190,46 @@ TEST(ExecutorCore, StartsTheSameSequenceForEveryOrderOfEvents) {
   }
 }
 
+// A pass that comes to sums: tensor ranks of two replicas.
+class ExecutorSums : public ExecutorCoreTest {
+ protected:
+  ExecutorSums() : ExecutorCoreTest(Job({.replicas = 2, .tensor_ranks = 2}, {})) {}
+};
+
+TEST_F(ExecutorSums, BeginWhenThePassIsThereAndHoldItUp) {
+  EXPECT_THAT(Names(core_.Begin()), ElementsAre("FORWARD"));
+  EXPECT_TRUE(core_.ExpectsSum(4096));
+  EXPECT_FALSE(core_.ExpectsSum(2048)) << "which is another";
+  EXPECT_THAT(Names(core_.Step(SumEntered{})), ElementsAre("COMBINE"));
+  const int sum = Find(ActionKind::kCombine);
+  EXPECT_EQ(core_.UseHoldUp(), sum);
+  core_.Step(Done{sum});
+  EXPECT_EQ(core_.UseHoldUp(), plan::kNone);
+  EXPECT_EQ(core_.WhatIs(3), ExecutorCore::Arrival::kSame) << "uses do not matter here";
+}
+
+TEST_F(ExecutorSums, EndWithThePass) {
+  core_.Begin();
+  for (; core_.ExpectsSum(4096); core_.Step(Done{core_.UseHoldUp()})) core_.Step(SumEntered{});
+  core_.Step(Done{Find(ActionKind::kForward)});
+  EXPECT_FALSE(core_.ExpectsSum(4096));
+  EXPECT_TRUE(core_.ExpectsSum(2048)) << "of the backward pass";
+}
+
+// Reductions that are launched before a sum wait for their gradients, which never come before it.
+TEST_F(ExecutorSums, NeverComeWhereGradientsComeInAnotherOrder) {
+  core_.Begin();
+  for (; core_.ExpectsSum(4096); core_.Step(Done{core_.UseHoldUp()})) core_.Step(SumEntered{});
+  core_.Step(Done{Find(ActionKind::kForward)});
+  int action = plan::kNone;
+  while (action != ExecutorCore::kNever && core_.ExpectsSum(2048)) {
+    core_.Step(SumEntered{});
+    action = core_.UseHoldUp();
+    if (action >= 0) core_.Step(Done{action});
+    if (action >= 0 && core_.UseHoldUp() == ExecutorCore::kNever) action = ExecutorCore::kNever;
+  }
+  EXPECT_EQ(action, ExecutorCore::kNever);
+}
+
 }  // namespace
 }  // namespace muster::engine

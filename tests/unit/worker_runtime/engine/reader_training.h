@@ -41,7 +41,7 @@ struct ReaderTraining {
   ReaderTraining(Communicator& world, const Plan& plan, const Device* device,
                  DType dtype = DType::kF32, const MakeUnits& make_units = UnitsOf(kSmallGpt),
                  EngineOptions options = {})
-      : store(dtype) {
+      : store(dtype, TensorRanks::Of(world.rank(), plan.tensor_ranks)) {
     store.PlaceOn(device);
     const UnitModel units = make_units(store);
     engine = *Engine::Create(

@@ -45,7 +45,7 @@ struct Rank {
     }
     set_up.stages[3].borrowed = {0};
     set_up.received = {{}, {{2}}, {{2}}, {{2}, {2}}};
-    set_up.mesh = plan::Mesh({2, 1, 1, 1});
+    set_up.mesh = plan::Mesh({2, 1, 1, 1, 1});
     set_up.schedule = *plan::ScheduleOf(plan, 2);
     transfers.emplace(world, store, set_up, plan::TypesOf(plan, DType::kF32), passes, queue, pool);
   }

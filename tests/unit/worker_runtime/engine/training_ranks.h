@@ -72,7 +72,8 @@ class SmallTraining {
                                                                DType dtype = DType::kF32,
                                                                const Device* device = nullptr,
                                                                EngineOptions options = {}) {
-    auto training = std::unique_ptr<SmallTraining>(new SmallTraining(world, dtype));
+    auto training =
+        std::unique_ptr<SmallTraining>(new SmallTraining(world, dtype, plan.tensor_ranks));
     training->store_.PlaceOn(device);
     MUSTER_ASSIGN_OR_RETURN(training->gpt_, Decoder::Create(kSmallGpt, training->store_));
     MUSTER_ASSIGN_OR_RETURN(
@@ -96,7 +97,7 @@ class SmallTraining {
     std::unique_ptr<SmallBatch> batch;
     return engine_->Step([&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
       MUSTER_RETURN_IF_ERROR(before_forward(index));
-      batch = std::make_unique<SmallBatch>(engine_->step(), world_.rank() * accumulation + index);
+      batch = std::make_unique<SmallBatch>(engine_->step(), replica_ * accumulation + index);
       return LossOf(tape, *batch);
     });
   }
@@ -111,7 +112,7 @@ class SmallTraining {
   absl::StatusOr<Engine::Evaluation> Evaluate(int64_t num_batches) {
     std::unique_ptr<SmallBatch> batch;
     return engine_->Evaluate(num_batches, [&](Tape& tape, int64_t index) -> absl::StatusOr<Loss> {
-      batch = std::make_unique<SmallBatch>(engine_->step(), world_.rank() * num_batches + index);
+      batch = std::make_unique<SmallBatch>(engine_->step(), replica_ * num_batches + index);
       return gpt_->ComputeLoss(tape, batch->tokens(), batch->targets);
     });
   }
@@ -147,9 +148,13 @@ class SmallTraining {
     return gpt_->HeadLoss(tape, x, batch.targets);
   }
 
-  SmallTraining(Communicator& world, DType dtype) : world_(world), store_(dtype) {}
+  SmallTraining(Communicator& world, DType dtype, int64_t tensor_ranks)
+      : world_(world),
+        replica_(world.rank() / tensor_ranks),
+        store_(dtype, TensorRanks::Of(world.rank(), tensor_ranks)) {}
 
   Communicator& world_;
+  const int64_t replica_;  // where there is no pipeline
   ParameterStore store_;
   std::unique_ptr<Decoder> gpt_;
   std::unique_ptr<Engine> engine_;

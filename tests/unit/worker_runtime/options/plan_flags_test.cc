@@ -141,8 +141,8 @@ TEST(PlanOptions, TakeATypeOfAdapters) {
 }
 
 TEST(PlanOptions, TakeATypeForGradientsOnTheirWay) {
-  EXPECT_EQ(Parse({"--reduce_dtype=bf16"})->plan.reduce_dtype, DType::kBf16);
-  EXPECT_EQ(Parse({"--communication-data-type=fp16"})->plan.reduce_dtype, DType::kF16);
+  EXPECT_EQ(Parse({"--reduce_dtype=bf16"})->plan.dtypes.reduced, DType::kBf16);
+  EXPECT_EQ(Parse({"--communication-data-type=fp16"})->plan.dtypes.reduced, DType::kF16);
   ExpectRefused({"--reduce_dtype=bf17"}, "--reduce_dtype=bf17");
   ExpectRefused({"--reduce_dtype=bf16", "--mode=ordered"}, "--reduce_dtype must be left out");
 }

@@ -53,6 +53,22 @@ TEST(PlanBlockLayout, BeginsEveryUnitWithABlockAndAlignsParameters) {
   EXPECT_EQ(layout.num_blocks, 2);
 }
 
+// A block is of parameters that tensor ranks share, or of such that they cut.
+TEST(PlanBlockLayout, KeepsWhatTensorRanksCutInBlocksOfItsOwn) {
+  const std::vector<ParameterInfo> parameters = {
+      {.name = "norm", .shape = {3}},
+      {.name = "wide", .shape = {1000}, .cut = true},
+      {.name = "wide.bias", .shape = {40}, .cut = true},
+      {.name = "bias", .shape = {3}},
+      {.name = "frozen", .shape = {9}, .frozen = true, .cut = true},
+      {.name = "next", .shape = {5}, .unit = 1, .cut = true}};
+  const BlockLayout layout = PlanBlockLayout(parameters);
+  EXPECT_THAT(layout.offsets,
+              ElementsAre(0, kBlockElements, kBlockElements + 1008, 3 * kBlockElements,
+                          3 * kBlockElements + 16, 4 * kBlockElements));
+  EXPECT_THAT(layout.cut, ElementsAre(BlockRange{1, 3}, BlockRange{4, 5}));
+}
+
 TEST(PlanBlockLayout, GivesAnEmptyRangeToAUnitWithoutParameters) {
   const BlockLayout layout = PlanBlockLayout(std::vector<ParameterInfo>{
       {.name = "a", .shape = {1025}}, {.name = "b", .shape = {1}, .unit = 2}});
@@ -82,7 +98,7 @@ TEST(CompileProgram, HoldsAShardOfFrozenParametersAndNoStateOfThem) {
   job.plan.gathering.persistence_threshold = 0;
   const int64_t block = kBlockElements * 4;
   const Program program = job.ProgramOf(0);
-  EXPECT_EQ(program.num_blocks, 3 * 2 + 1);
+  EXPECT_EQ(program.learned.count, 3 * 2 + 1);
   // A shard of one block of each of the four units' learned and three units' frozen parameters.
   EXPECT_EQ(At(program.held, Arena::kParameters), (4 + 3) * block);
   EXPECT_EQ(At(program.held, Arena::kOptimizer), 2 * 4 * block);
@@ -141,7 +157,7 @@ TEST(CompileProgram, MovesAsMuchForZeroOneAsForDdp) {
   const Program zero = Job({.replicas = 4}, {.sharded = true}).ProgramOf(1);
   const StepFigures ddp_figures = FiguresOf(ddp);
   const StepFigures zero_figures = FiguresOf(zero);
-  const int64_t bytes = ddp.num_blocks * kBlockElements * 4;
+  const int64_t bytes = ddp.learned.count * kBlockElements * 4;
   const auto sent = [](const StepFigures& figures, ActionKind kind) {
     return figures.sent[static_cast<size_t>(kind)];
   };
@@ -169,7 +185,7 @@ TEST(CompileProgram, HoldsAShardOfTheMomentsForZeroOne) {
     for (const BlockRange& blocks : OwnedBlocks(program)) owned += blocks.num_blocks();
     EXPECT_LT(At(program.held, Arena::kOptimizer), At(program.held, Arena::kParameters));
   }
-  EXPECT_EQ(owned, job.ProgramOf(0).num_blocks) << "each block is one rank's";
+  EXPECT_EQ(owned, job.ProgramOf(0).learned.count) << "each block is one rank's";
 }
 
 TEST(TypesOf, KeepsAMasterInFullPrecisionOverParametersOfSixteenBits) {
@@ -179,7 +195,7 @@ TEST(TypesOf, KeepsAMasterInFullPrecisionOverParametersOfSixteenBits) {
   EXPECT_EQ(types.gradients, DType::kF32);
   EXPECT_FALSE(TypesOf(Plan(), DType::kF64).has_master());
   Plan plan;
-  plan.gradient_dtype = DType::kBf16;
+  plan.dtypes.gradients = DType::kBf16;
   EXPECT_EQ(TypesOf(plan, DType::kBf16).gradients, DType::kBf16);
 }
 
@@ -200,14 +216,14 @@ TEST(CompileProgram, SendsOneNumberPerRankForTheNormUnlessSumsAreOrdered) {
       << "recursive doubling";
   const Program ordered = Job({.replicas = 4}, {.sharded = true, .ordered = true}).ProgramOf(0);
   squares = Of(ordered, ActionKind::kSquares).at(0);
-  EXPECT_EQ(ExchangeOf(squares)->bytes, ordered.num_blocks * kPartialBytes);
+  EXPECT_EQ(ExchangeOf(squares)->bytes, ordered.learned.count * kPartialBytes);
 }
 
 TEST(CompileProgram, CountsTheRootsOfOrderedSums) {
   // A rank has 3 of 6 leaves: (0+1), 2 | 3, (4+5).
   const Program program = Job({.replicas = 2}, {.accumulation = 3, .ordered = true}).ProgramOf(0);
   EXPECT_THAT(program.sums.root_slots, SizeIs(2));
-  const int64_t bytes = program.num_blocks * kBlockElements * 4;
+  const int64_t bytes = program.learned.count * kBlockElements * 4;
   EXPECT_EQ(FiguresOf(program).sent[static_cast<size_t>(ActionKind::kReduce)], 3 * bytes / 2);
 }
 

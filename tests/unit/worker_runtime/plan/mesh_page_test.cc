@@ -12,11 +12,12 @@ using ::muster::testing::IsOk;
 using ::muster::testing::StatusIs;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr auto kRefused = absl::StatusCode::kInvalidArgument;
 
 TEST(MeshPage, ShowsWhichCoordinatesANodeHasAndHowFarGroupsReach) {
-  const Mesh mesh({2, 2, 2, 2});
+  const Mesh mesh({2, 2, 2, 2, 1});
   EXPECT_EQ(SizesText(mesh), "pp=2 x dp=2 x shard=4");
   EXPECT_EQ(MeshPage(mesh, 8),
             "\nmesh, pp=2 x dp=2 x shard=4:\n"
@@ -31,14 +32,23 @@ TEST(MeshPage, ShowsWhichCoordinatesANodeHasAndHowFarGroupsReach) {
 }
 
 TEST(MeshPage, ShowsTheFirstNodesOfMany) {
-  const std::string page = MeshPage(Mesh({8, 8, 64, 1}), 8);
+  const std::string page = MeshPage(Mesh({8, 8, 64, 1, 1}), 8);
   EXPECT_THAT(page, AllOf(HasSubstr("ranks 56-63: pp=0, dp=0, shard=56-63"),
                           HasSubstr("and 504 more"), HasSubstr("each over 8 nodes")));
 }
 
+TEST(MeshPage, WarnsWhereTensorRanksLieOnSeveralNodes) {
+  const Mesh mesh({1, 2, 1, 1, 8});
+  EXPECT_THAT(MeshPage(mesh, 8),
+              AllOf(HasSubstr("ranks 8-15: dp=1, tp=0-7"), Not(HasSubstr("warning"))));
+  EXPECT_THAT(MeshPage(mesh, 4),
+              AllOf(HasSubstr("along tp                     groups of 8 ranks, each over 2 nodes"),
+                    HasSubstr("warning: they wait for each other four times in each layer")));
+}
+
 TEST(MeshPage, IsEmptyWhereRanksLieAlongOneDimension) {
-  EXPECT_EQ(MeshPage(Mesh({1, 8, 1, 1}), 4), "");
-  EXPECT_EQ(MeshPage(Mesh({1, 1, 4, 2}), 4), "");
+  EXPECT_EQ(MeshPage(Mesh({1, 8, 1, 1, 1}), 4), "");
+  EXPECT_EQ(MeshPage(Mesh({1, 1, 4, 2, 1}), 4), "");
   EXPECT_EQ(SizesText(Mesh()), "dp=1");
 }
 

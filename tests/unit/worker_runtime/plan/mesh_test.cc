@@ -24,14 +24,16 @@ Mesh Deep() { return *MeshOf(Sharded(4, 2), 3, 24); }
 
 TEST(Mesh, CountsRanksAlongTheInnermostDimensionFirst) {
   const Mesh mesh = Deep();
-  EXPECT_EQ(mesh, Mesh({3, 2, 2, 2}));
+  EXPECT_EQ(mesh, Mesh({3, 2, 2, 2, 1}));
   EXPECT_EQ(mesh.size(), 24);
   EXPECT_EQ(mesh.places(), 3);
   EXPECT_EQ(mesh.replicas(), 8);
   const int rank = 8 + 4 + 2 + 1;
-  for (int one = 0; one < kNumDimensions; ++one) {
-    EXPECT_EQ(mesh.CoordinateOf(rank, static_cast<Dimension>(one)), 1) << one;
+  for (const Dimension one :
+       {Dimension::kPipeline, Dimension::kReplica, Dimension::kShard, Dimension::kSecondary}) {
+    EXPECT_EQ(mesh.CoordinateOf(rank, one), 1) << static_cast<int>(one);
   }
+  EXPECT_EQ(mesh.CoordinateOf(rank, Dimension::kTensor), 0);
   EXPECT_EQ(mesh.IndexOf(rank, kWorld), rank);
   EXPECT_EQ(mesh.IndexOf(rank, kReplicas), 7);
   EXPECT_EQ(mesh.IndexOf(rank, kShards), 3);
@@ -57,23 +59,46 @@ TEST(Mesh, HasAGroupForEachSetOfDimensions) {
   EXPECT_EQ(mesh.NameOf(13, {Dimension::kSecondary}), "secondary1.2");
 }
 
+TEST(Mesh, HasTensorRanksInnermost) {
+  Plan plan = Sharded(2);
+  plan.tensor_ranks = 4;
+  const Mesh mesh = *MeshOf(plan, 3, 48);
+  EXPECT_EQ(mesh, Mesh({3, 2, 2, 1, 4}));
+  EXPECT_EQ(mesh.replicas(), 4);
+  EXPECT_THAT(mesh.RanksOf(21, {Dimension::kTensor}), ElementsAre(20, 21, 22, 23));
+  EXPECT_THAT(mesh.RanksOf(21, kReplicas), ElementsAre(17, 21, 25, 29));
+  EXPECT_THAT(mesh.RanksOf(21, kShards), ElementsAre(17, 21));
+  EXPECT_EQ(mesh.RanksOf(21, kSameParts).size(), 12);
+  EXPECT_EQ(mesh.NameOf(21, {Dimension::kTensor}), "tensor1.1");
+  EXPECT_EQ(mesh.NameOf(21, kReplicas), "stage1.t1");
+  EXPECT_EQ(mesh.NameOf(21, kShards), "shards1.0.t1");
+  EXPECT_EQ(mesh.NameOf(21, kSameParts), "stages.t1");
+}
+
 TEST(Mesh, LeavesOutDimensionsOfOneRank) {
   const Mesh mesh = *MeshOf(Sharded(), 1, 4);
-  EXPECT_EQ(mesh, Mesh({1, 1, 4, 1}));
+  EXPECT_EQ(mesh, Mesh({1, 1, 4, 1, 1}));
   EXPECT_EQ(mesh.Spread(kWorld), mesh.Spread(kShards));
   EXPECT_EQ(mesh.NameOf(2, kShards), "world");
   EXPECT_EQ(Mesh().Spread(kWorld), Dimensions({}));
 }
 
 TEST(MeshOf, HasNoShardsWhereNothingIsSharded) {
-  EXPECT_EQ(*MeshOf(*PlanPreset("ddp"), 2, 8), Mesh({2, 4, 1, 1}));
+  EXPECT_EQ(*MeshOf(*PlanPreset("ddp"), 2, 8), Mesh({2, 4, 1, 1, 1}));
   Plan zero_2 = *PlanPreset("zero-2");  // parameters are whole, so none are near
   zero_2.shard_ranks = 4;
-  EXPECT_EQ(*MeshOf(zero_2, 1, 8), Mesh({1, 2, 4, 1}));
+  EXPECT_EQ(*MeshOf(zero_2, 1, 8), Mesh({1, 2, 4, 1, 1}));
 }
 
 TEST(MeshOf, RefusesWhatDoesNotDivide) {
   constexpr auto kRefused = absl::StatusCode::kInvalidArgument;
+  Plan tensor;
+  tensor.tensor_ranks = 3;
+  EXPECT_THAT(MeshOf(tensor, 1, 8),
+              StatusIs(kRefused, HasSubstr("tensor_ranks is 3, which does not divide the ranks of "
+                                           "the job, 8; 2 or 4 would")));
+  EXPECT_THAT(MeshOf(tensor, 2, 9),
+              StatusIs(kRefused, HasSubstr("3 groups of tensor ranks cannot be divided into 2")));
   EXPECT_THAT(MeshOf(Sharded(), 3, 8), StatusIs(kRefused, HasSubstr("8 ranks cannot be divided")));
   EXPECT_THAT(
       MeshOf(Sharded(3), 1, 8),

@@ -89,8 +89,8 @@ TEST(PlanValidate, RefusesNumbersOutOfRangeWithFieldValueAndRange) {
 }
 
 TEST(PlanValidate, RefusesTypesThatAStateCannotHave) {
-  ExpectRefused([](Plan& p) { p.gradient_dtype = DType::kI32; }, "gradient_dtype must be");
-  ExpectRefused([](Plan& p) { p.optimizer_dtype = DType::kBf16; }, "optimizer_dtype must be");
+  ExpectRefused([](Plan& p) { p.dtypes.gradients = DType::kI32; }, "gradient_dtype must be");
+  ExpectRefused([](Plan& p) { p.dtypes.optimizer = DType::kBf16; }, "optimizer_dtype must be");
 }
 
 TEST(PlanValidate, RefusesALearningRateFloorAboveThePeak) {
@@ -250,8 +250,8 @@ TEST(Describe, TellsPlansApartThatDifferInAnyField) {
       [](Plan& p) { p.gathering.persistence_total = 2; },
       [](Plan& p) { p.gradient_reduction = GradientReduction::kOnce; },
       [](Plan& p) { p.memory_bytes_max = 1; },
-      [](Plan& p) { p.gradient_dtype = DType::kF32; },
-      [](Plan& p) { p.optimizer_dtype = DType::kF32; },
+      [](Plan& p) { p.dtypes.gradients = DType::kF32; },
+      [](Plan& p) { p.dtypes.optimizer = DType::kF32; },
       [](Plan& p) { p.mode = SumMode::kOrdered; },
       [](Plan& p) { p.accumulation = 2; },
       [](Plan& p) { p.buckets.bytes_max += 1; },

@@ -8,8 +8,10 @@
 namespace muster::plan {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 TEST(ProgramDraft, HasTheBucketsOfItsStageAndNoActions) {
@@ -45,8 +47,11 @@ TEST(ProgramDraft, GivesEachBucketItsGroups) {
     EXPECT_EQ(name(groups.sums), "stage1");
     EXPECT_EQ(name(groups.copies), "replicas1.1");
     EXPECT_EQ(bucket.owned, ShardOf(bucket.blocks, 1, 4));
-    EXPECT_FALSE(GivesSquares(13, bucket, program)) << "rank 9 has the same shard";
-    EXPECT_TRUE(GivesSquares(9, bucket, program));
+    EXPECT_THAT(NormedBlocks(13, {.is_shared = true}, program),
+                Not(Contains(OwnedBy(13, bucket, program))))
+        << "rank 9 has the same shard";
+    EXPECT_THAT(NormedBlocks(9, {.is_shared = true}, program),
+                Contains(OwnedBy(9, bucket, program)));
   }
   const Job whole({.stages = 2, .replicas = 2}, {});
   const DraftOf rank_2(whole, 2);

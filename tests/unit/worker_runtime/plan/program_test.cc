@@ -14,7 +14,7 @@ using ::testing::IsEmpty;
 
 // One bucket of four blocks, of which this rank owns one.
 Program Small() {
-  return {.mesh = Mesh({6, 1, 2, 1}),
+  return {.mesh = Mesh({6, 1, 2, 1, 1}),
           .rank = 1,
           .groups = {kWorld},
           .sums = {.root_slots = {0, 2}},

@@ -41,6 +41,7 @@ struct JobOptions {
 struct Places {
   int stages = 1;
   int replicas = 1;
+  int tensor_ranks = 1;  // they cut weights, and each unit adds up once a pass
 };
 
 // Six units of two parameters; the second fills a block, the first none.
@@ -53,7 +54,8 @@ struct Job {
       parameters.push_back({.name = name + ".weight",
                             .shape = {2, options.knows_parameters ? 512 : 600},
                             .unit = unit,
-                            .frozen = weight_is_frozen});
+                            .frozen = weight_is_frozen,
+                            .cut = places.tensor_ranks > 1});
       parameters.push_back({.name = name + ".bias",
                             .shape = {options.knows_parameters ? 1400 : 40},
                             .unit = unit,
@@ -64,7 +66,7 @@ struct Job {
     plan.schedule = options.schedule;
     plan.stages_per_rank = options.stages_per_rank;
     plan.overlap = options.overlap;
-    plan.reduce_dtype = options.reduce_dtype;
+    plan.dtypes.reduced = options.reduce_dtype;
     plan.mode = options.ordered ? SumMode::kOrdered : SumMode::kFast;
     plan.buckets.bytes_max = options.bucket_blocks * kBlockElements * 4;
     plan.buckets.first_bytes = kBlockElements * 4;
@@ -81,7 +83,8 @@ struct Job {
       plan.gathering.secondary_ranks = options.secondary_ranks;
       plan.shard_ranks = options.shard_ranks;
     }
-    mesh = *MeshOf(plan, places.stages, places.stages * places.replicas);
+    plan.tensor_ranks = places.tensor_ranks;
+    mesh = *MeshOf(plan, places.stages, places.stages * places.replicas * places.tensor_ranks);
     const BlockLayout layout = PlanBlockLayout(parameters);
     UseTrace trace = AssumedTrace(static_cast<int>(parameters.size()));
     trace.kept_bytes = kKeptBytes;
@@ -105,8 +108,28 @@ struct Job {
         info.trace.forward.push_back(0);
         info.trace.backward.insert(info.trace.backward.begin(), 0);
       }
+      if (places.tensor_ranks > 1) AddSums(info.trace);
       if (options.tied && stage > 0 && stage + 1 == num_stages) info.borrowed = {0};
       stages.push_back(std::move(info));
+    }
+  }
+
+  // A sum ends each use of a forward pass, and comes between the two gradients of a unit.
+  void AddSums(UseTrace& trace) const {
+    for (size_t i = 0; i < trace.forward.size(); ++i) {
+      trace.forward_sums.push_back({.uses = static_cast<int>(i) + 1, .bytes = 4096});
+    }
+    for (size_t i = 0; i < trace.backward.size(); ++i) {
+      // Gradients of units that were declared later; none where the first unit is used as a table.
+      const bool is_table = i == 0 && trace.backward[i] == 0 && trace.backward.size() > 1;
+      const int behind = is_table ? 0 : 2 * (5 - trace.backward[i]);
+      const auto uses = static_cast<int>(
+          std::count_if(trace.backward_uses.begin(), trace.backward_uses.end(),
+                        [&](const BackwardUse& use) { return use.finished <= behind; }));
+      trace.backward_sums.push_back({.uses = static_cast<int>(i) + 1,
+                                     .parameters = uses,
+                                     .finished = is_table ? 0 : behind + 1,
+                                     .bytes = 2048});
     }
   }
 

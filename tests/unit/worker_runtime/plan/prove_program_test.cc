@@ -380,7 +380,7 @@ TEST(ProvePrograms, FindsTwoOrdersOverGroups) {
   std::vector<Program> programs;
   for (int rank = 0; rank < 4; ++rank) {
     const bool rows_first = rank == 0 || rank == 3;
-    programs.push_back({.mesh = Mesh({1, 2, 2, 1}),
+    programs.push_back({.mesh = Mesh({1, 2, 2, 1, 1}),
                         .rank = rank,
                         .groups = {kWorld, kRows, kColumns},
                         .sums = {.root_slots = {0}}});
@@ -517,11 +517,101 @@ TEST(ProvePrograms, FindsOneRankOfThousandsThatLeavesACollectiveOut) {
   }
 }
 
+// --- tensor ranks
+
+TEST(ProvePrograms, HoldsForTensorRanksUnderEveryPresetAndSchedule) {
+  for (const std::string& preset : DataParallelPresets()) {
+    for (const Places places :
+         {Places{.replicas = 4, .tensor_ranks = 2},
+          Places{.stages = 2, .replicas = 2, .tensor_ranks = 3}, Places{.tensor_ranks = 4}}) {
+      for (const bool ordered : {false, true}) {
+        for (const int64_t accumulation : {1, 3}) {
+          for (const bool overlap : {false, true}) {
+            const bool is_hybrid = PlanPreset(preset)->shard_ranks != 0;
+            const Job job(places, {.accumulation = accumulation,
+                                   .ordered = ordered,
+                                   .overlap = overlap,
+                                   .preset = preset,
+                                   .shard_ranks = is_hybrid && places.replicas > 1 ? 2 : 0});
+            EXPECT_THAT(Prove(job), IsOk()) << preset << ", ordered " << ordered;
+          }
+        }
+      }
+    }
+  }
+  for (const std::string schedule : {"gpipe", "1f1b", "zb-h1", "interleaved", "zbv", "dualpipev"}) {
+    const Job job({.stages = 2, .replicas = 2, .tensor_ranks = 2},
+                  {.accumulation = 4, .schedule = schedule});
+    EXPECT_THAT(Prove(job), IsOk()) << schedule;
+  }
+}
+
+TEST(ProvePrograms, HoldsForTensorRanksWhereBucketsAreEntered) {
+  const Job job({.replicas = 2, .tensor_ranks = 2},
+                {.accumulation = 1, .preset = "zero-2", .knows_parameters = true});
+  ASSERT_TRUE(UsesBuckets(job.ProgramOf(0)));
+  EXPECT_THAT(Prove(job), IsOk());
+}
+
+TEST(ProvePrograms, FindsASumThatOneTensorRankLeavesOut) {
+  std::vector<Program> programs = Job({.replicas = 2, .tensor_ranks = 2}, {}).Programs();
+  Program& one = programs[3];
+  const int sum = Find(one, ActionKind::kCombine);
+  std::vector<Entry>& entries = std::get<Pass>(one.actions[one.actions[sum].at.pass].body).entries;
+  entries.erase(entries.begin() + one.actions[sum].at.entry);
+  EXPECT_THAT(Prove(programs),
+              StatusIs(kBroken, AllOf(HasSubstr("rank 3"), HasSubstr("goes on without its sum"))));
+  one.actions[sum].at = {};
+  entries.clear();
+  EXPECT_THAT(Prove(programs), StatusIs(kBroken, AllOf(HasSubstr("rank 3"), HasSubstr("COMBINE"),
+                                                       HasSubstr("that no pass comes to"))));
+}
+
+TEST(ProvePrograms, FindsAPassThatGoesOnWithoutItsSum) {
+  std::vector<Program> programs = Job({.tensor_ranks = 2}, {}).Programs();
+  const int sum = Find(programs[1], ActionKind::kCombine);
+  const Point at = programs[1].actions[sum].at;
+  EntryOf(programs[1].actions[at.pass], at.entry).waits.clear();
+  EXPECT_THAT(Prove(programs),
+              StatusIs(kBroken, AllOf(HasSubstr("rank 1"), HasSubstr("goes on without its sum"))));
+}
+
+TEST(ProvePrograms, FindsSumsOfTwoSizes) {
+  std::vector<Program> programs = Job({.tensor_ranks = 2}, {}).Programs();
+  ExchangeOf(programs[1].actions[Find(programs[1], ActionKind::kCombine)])->bytes += 4;
+  EXPECT_THAT(Prove(programs), StatusIs(kBroken, AllOf(HasSubstr("COMBINE"), HasSubstr("meets"))));
+}
+
+// A gradient that is not whole would be reduced.
+TEST(ProvePrograms, FindsAReductionThatComesBeforeItsGradients) {
+  std::vector<Program> programs = Job({.replicas = 2, .tensor_ranks = 2}, {}).Programs();
+  int num_moved = 0;
+  for (size_t i = 0; i < programs[0].actions.size(); ++i) {
+    const Action& action = programs[0].actions[i];
+    if (!action.If<Reduce>() || action.at.pass == kNone || action.at.entry == 0) continue;
+    std::vector<Program> broken = programs;
+    broken[0].actions[i].at.entry = 0;
+    EXPECT_THAT(Prove(broken), StatusIs(kBroken, HasSubstr("REDUCE"))) << i;
+    ++num_moved;
+  }
+  EXPECT_GT(num_moved, 2);
+}
+
+TEST(ProvePrograms, FindsAPartOfTheGradientThatCountsForNoTensorRank) {
+  std::vector<Program> programs = Job({.tensor_ranks = 2}, {}).Programs();
+  for (Program& program : programs) program.learned.cut.pop_back();
+  EXPECT_THAT(Prove(programs), IsOk()) << "as if the ranks had all of it alike";
+  programs = Job({.tensor_ranks = 2}, {}).Programs();
+  programs[1].learned.cut.pop_back();
+  EXPECT_THAT(Prove(programs), StatusIs(kBroken, HasSubstr("rank 0 cuts other blocks")));
+}
+
 // What is shown of one rank of a kind is shown of the others: they differ in what they own alone.
 TEST(CompileJob, GivesEachRankTheProgramOfItsKind) {
   int num_kinds = 0;
   for (const std::string& preset : DataParallelPresets()) {
-    for (const Places places : {Places{.replicas = 12}, Places{.stages = 3, .replicas = 8}}) {
+    for (const Places places : {Places{.replicas = 12}, Places{.stages = 3, .replicas = 8},
+                                Places{.stages = 2, .replicas = 4, .tensor_ranks = 2}}) {
       for (const bool ordered : {false, true}) {
         JobOptions options = {.accumulation = 3, .ordered = ordered, .preset = preset};
         if (PlanPreset(preset)->shard_ranks != 0) options.shard_ranks = 4;
