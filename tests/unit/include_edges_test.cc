@@ -181,7 +181,7 @@ const std::vector<Room>& Rooms() {
                 "worker_runtime/comm/gloo/"})},
       {"worker_runtime/comm/", Backend({})},
       {"worker_runtime/checkpoint/",
-       Public({"buffer", "dtype"},
+       Public({"buffer", "dtype", "tensor_ranks"},
               {"proto/base/", "proto/io/random_bytes.h", "proto/io/read_file.h",
                "proto/io/sha256.h", "proto/io/unique_fd.h", "worker_runtime/checkpoint/"})},
       {"worker_runtime/data/",

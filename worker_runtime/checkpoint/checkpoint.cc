@@ -352,18 +352,42 @@ absl::Status Checkpoint::Read(const SlicedArrays& arrays, const std::string& nam
         Quoted(name), " of ", path_, " has ", elements, " elements of ", ToString(array.dtype),
         ", but ", out.count, " of ", ToString(out.dtype), " from ", first, " were asked for"));
   }
-  const int64_t size = static_cast<int64_t>(SizeOf(array.dtype));
   char* to = static_cast<char*>(out.data);
   if (array.is_transposed) return ReadTransposed(array, first, out.count, to);
+  if (array.parts) return ReadParts(array, first, out.count, to, name);
+  return ReadStored(array, first, out.count, to, name);
+}
+
+absl::Status Checkpoint::ReadStored(const SlicedArray& array, int64_t first, int64_t count,
+                                    char* out, const std::string& name) const {
+  const int64_t size = static_cast<int64_t>(SizeOf(array.dtype));
   int64_t begin = 0;  // of the piece
   for (const Piece& piece : array.pieces) {
     const int64_t from = std::max(first, begin);
-    const int64_t until = std::min(first + out.count, begin + piece.elements);
+    const int64_t until = std::min(first + count, begin + piece.elements);
     if (from < until) {
-      MUSTER_RETURN_IF_ERROR(ReadPiece(piece, size, from - begin, until - from, to, name));
-      to += (until - from) * size;
+      MUSTER_RETURN_IF_ERROR(ReadPiece(piece, size, from - begin, until - from, out, name));
+      out += (until - from) * size;
     }
     begin += piece.elements;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::ReadParts(const SlicedArray& array, int64_t first, int64_t count,
+                                   char* out, const std::string& name) const {
+  const int64_t size = static_cast<int64_t>(SizeOf(array.dtype));
+  absl::Status status;
+  for (int rank = 0; rank < array.parts->count; ++rank) {
+    const ParameterPart part(array.shape, array.parts->cut,
+                             {.rank = rank, .size = static_cast<int>(array.parts->count)});
+    const int64_t begin = part.CountBefore(first);
+    part.ForEachRun(begin, part.CountBefore(first + count) - begin, [&](const ElementRun& run) {
+      if (!status.ok()) return;
+      status = ReadStored(array, part.first_among_parts() + run.first, run.count,
+                          out + (run.first_in_whole - first) * size, name);
+    });
+    MUSTER_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
 }

@@ -55,6 +55,11 @@ class Checkpoint {
 
   Checkpoint() = default;
   absl::StatusOr<int> FileAt(int64_t index) const;
+  // Elements as they are stored.
+  absl::Status ReadStored(const SlicedArray& array, int64_t first, int64_t count, char* out,
+                          const std::string& name) const;
+  absl::Status ReadParts(const SlicedArray& array, int64_t first, int64_t count, char* out,
+                         const std::string& name) const;
   absl::Status ReadPiece(const Piece& piece, int64_t size, int64_t first, int64_t count, char* out,
                          const std::string& name) const;
   absl::Status ReadBlock(const Block& block, const std::string& name) const;

@@ -20,7 +20,10 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kFormat[] = "muster.checkpoint";
+// Arrays in parts came with version 3, and what has none is still written as version 2.
 constexpr int64_t kVersion = 2;
+constexpr int64_t kVersionOfParts = 3;
+constexpr int64_t kPartsMax = int64_t{1} << 20;
 
 absl::Status Wrong(absl::string_view array, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("of ", Quoted(array), " it says ", what));
@@ -34,8 +37,20 @@ Json ToJson(const SlicedArrays& arrays) {
       pieces.push_back({piece.file, piece.offset, piece.elements});
     }
     all[name] = {{"dtype", NameOf(array.dtype)}, {"shape", array.shape}, {"pieces", pieces}};
+    if (!array.parts) continue;
+    const auto& [cut, count] = *array.parts;
+    all[name]["parts"] = {{"axis", cut.axis}, {"sections", cut.sections}, {"count", count}};
   }
   return all;
+}
+
+int64_t VersionOf(const Manifest& manifest) {
+  for (const SlicedArrays* arrays : {&manifest.model, &manifest.optimizer}) {
+    for (const auto& [name, array] : *arrays) {
+      if (array.parts) return kVersionOfParts;
+    }
+  }
+  return kVersion;
 }
 
 // A list of whole numbers of 0 or more; nothing if it is none.
@@ -78,6 +93,23 @@ absl::StatusOr<Piece> ReadPiece(const std::string& name, const SlicedArray& arra
                                   " of ", file.name, ", which has ", file.bytes, " bytes"));
 }
 
+absl::StatusOr<StoredParts> ReadParts(const std::string& name, const SlicedArray& array,
+                                      const Json& json) {
+  const bool is_entry = json.is_object() && json.contains("sections");
+  const auto sections = is_entry ? NumbersIn(json.at("sections")) : std::nullopt;
+  if (!sections || sections->empty()) return Wrong(name, "parts without a list of sections");
+  MUSTER_ASSIGN_OR_RETURN(const int64_t axis, CountAt(json, "axis"));
+  MUSTER_ASSIGN_OR_RETURN(const int64_t count, CountAt(json, "count"));
+  if (axis > static_cast<int64_t>(kDimensionsMax) || count < 2 || count > kPartsMax) {
+    return Wrong(name, absl::StrCat(count, " parts along axis ", axis));
+  }
+  StoredParts parts = {.cut = {.axis = static_cast<int>(axis), .sections = *sections},
+                       .count = count};
+  const absl::Status fits = ParameterPart::Check(array.shape, parts.cut, count);
+  if (!fits.ok()) return Wrong(name, absl::StrCat("parts that do not fit: ", fits.message()));
+  return parts;
+}
+
 absl::StatusOr<SlicedArray> ReadArray(const std::string& name, const Json& json,
                                       const std::vector<ManifestFile>& files) {
   SlicedArray array;
@@ -94,6 +126,9 @@ absl::StatusOr<SlicedArray> ReadArray(const std::string& name, const Json& json,
   array.shape = *shape;
   const std::optional<int64_t> bytes = BytesIn(array);
   if (!bytes) return Wrong(name, "a shape that no file can hold");
+  if (json.contains("parts")) {
+    MUSTER_ASSIGN_OR_RETURN(array.parts, ReadParts(name, array, json.at("parts")));
+  }
   int64_t elements = 0;
   for (const Json& piece : json.at("pieces")) {
     MUSTER_ASSIGN_OR_RETURN(array.pieces.emplace_back(), ReadPiece(name, array, piece, files));
@@ -194,10 +229,12 @@ absl::Status CheckVersion(const Json& json) {
     return absl::InvalidArgumentError(
         absl::StrCat("it does not say \"format\": \"", kFormat, "\" with a version"));
   }
-  if (version->is_number_unsigned() && *version == kVersion) return absl::OkStatus();
+  const bool is_known =
+      version->is_number_unsigned() && (*version == kVersion || *version == kVersionOfParts);
+  if (is_known) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("it is of format version ", version->dump(),
-                                               ", and this program reads version ", kVersion,
-                                               ": use a newer Muster"));
+                                               ", and this program reads versions ", kVersion,
+                                               " and ", kVersionOfParts, ": use a newer Muster"));
 }
 
 absl::Status ReadDigests(const Json& json, ManifestText& read) {
@@ -237,7 +274,7 @@ absl::StatusOr<std::string> FormatManifest(const Manifest& manifest) {
   }
   try {
     Json json = {{"format", kFormat},
-                 {"version", kVersion},
+                 {"version", VersionOf(manifest)},
                  {"step", state.step},
                  {"plan", state.plan},
                  {"counters", state.counters},

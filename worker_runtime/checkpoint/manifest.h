@@ -6,6 +6,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "muster/dtype.h"
+#include "muster/tensor_ranks.h"
 
 namespace muster::checkpoint {
 
@@ -42,10 +44,18 @@ struct Piece {
   int64_t first_digest = 0;  // of Manifest::digests
 };
 
+// How an array lies that tensor ranks have cut: the parts of all of them, one after the other.
+struct StoredParts {
+  ParameterCut cut;
+  int64_t count = 0;
+  friend bool operator==(const StoredParts&, const StoredParts&) = default;
+};
+
 struct SlicedArray {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
-  std::vector<Piece> pieces;  // in the order of the elements, all of them
+  std::vector<Piece> pieces;         // in the order of the elements, all of them
+  std::optional<StoredParts> parts;  // nothing: elements are in the order of the shape
   // A matrix whose only piece has its columns one after the other, as other programs write some;
   // it has no digest.
   bool is_transposed = false;

@@ -225,6 +225,7 @@ absl::StatusOr<Manifest> ManifestOf(TrainingState state, absl::Span<const ArrayT
       SlicedArray& array = (is_of_model ? manifest.model : manifest.optimizer)[name];
       array.dtype = arrays[index].dtype;
       array.shape = arrays[index].shape;
+      array.parts = arrays[index].parts;
       if (is_of_model) model_id.Add(absl::StrCat(name, "="));
       for (FoundPiece& piece : found) {
         piece.piece.first_digest = manifest.NumDigests();

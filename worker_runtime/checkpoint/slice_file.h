@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,10 @@ struct ArrayToWrite {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   bool is_of_model = true;
+  std::optional<StoredParts> parts = {};
 };
 
-// Consecutive elements of one of them.
+// Consecutive elements of one of them, as it is stored: see SlicedArray::parts.
 struct Slice {
   size_t array = 0;
   int64_t first = 0;

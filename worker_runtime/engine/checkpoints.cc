@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,12 +31,21 @@ absl::Status OneDirectoryForAll(const absl::Status& own, absl::StatusCode code,
 }
 
 // Elements that are read at once, as they are kept and as they are stored where the types differ;
-// whole pieces of what has a digest in a checkpoint of f32.
-int64_t MostElements(DType kept, DType stored) {
+// whole pieces of what has a digest in a checkpoint of f32. Of a cut parameter, elements between
+// those of the part are read too.
+int64_t MostElements(DType kept, DType stored, const Parameter& parameter) {
   constexpr int64_t kWhole = 1 << 20;
-  const size_t bytes = SizeOf(kept) + (stored == kept ? 0 : SizeOf(stored));
-  return kBufferBytes / static_cast<int64_t>(bytes) / kWhole * kWhole;
+  size_t bytes = SizeOf(kept) + (stored == kept ? 0 : SizeOf(stored));
+  if (!parameter.part().is_cut()) {
+    return kBufferBytes / static_cast<int64_t>(bytes) / kWhole * kWhole;
+  }
+  bytes += SizeOf(stored) * static_cast<size_t>(parameter.store().tensor_ranks().size);
+  const int64_t line = parameter.num_elements() / parameter.shape()[0];
+  return std::max(kBufferBytes / static_cast<int64_t>(bytes) / line, int64_t{1}) * line;
 }
+
+// Runs of a part that are as long are read one by one; else all between them is.
+constexpr int64_t kLongRun = 1 << 18;
 
 // Memory of the host that is taken when it is needed.
 class HostBuffer {
@@ -136,21 +146,31 @@ absl::Status Checkpoints::Publish(checkpoint::NewCheckpoint& made,
 absl::StatusOr<checkpoint::WrittenFile> Checkpoints::WriteOwn(const std::string& hidden,
                                                               const CheckpointArrays& arrays) {
   const StateView view(rig_);
-  std::vector<checkpoint::Slice> owned;
-  for (size_t i = 0; i < arrays.size(); ++i) {
-    for (const ElementRange& range : view.OwnRanges(*arrays[i].parameter)) {
-      owned.push_back({i, range.begin, range.size()});
+  const plan::Mesh& mesh = rig_.set_up.mesh;
+  std::vector<checkpoint::Slice> share;
+  for (const bool is_cut : {false, true}) {
+    std::vector<checkpoint::Slice> owned;
+    plan::Dimensions owners = {};
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      const Parameter& parameter = *arrays[i].parameter;
+      if (parameter.part().is_cut() != is_cut) continue;
+      owners = StateView::OwnersOf(parameter);
+      for (const ElementRange& range : view.OwnRanges(parameter)) {
+        owned.push_back({i, parameter.part().first_among_parts() + range.begin, range.size()});
+      }
     }
+    const std::vector<checkpoint::Slice> own =
+        checkpoint::ShareOf(owned, mesh.IndexOf(rig_.world.rank(), owners), mesh.SizeOf(owners));
+    share.insert(share.end(), own.begin(), own.end());
   }
-  const std::vector<checkpoint::Slice> share =
-      checkpoint::ShareOf(owned, view.replica(), view.num_replicas());
   if (share.empty()) return checkpoint::WrittenFile();
   const DType dtype = rig_.program.types.master;
   HostBuffer buffer(dtype);
   const auto bytes_of = [&](size_t array, int64_t first,
                             int64_t count) -> absl::StatusOr<absl::string_view> {
     const auto& [kind, parameter, name] = arrays[array];
-    const ElementRange range = {first, first + count};
+    const ElementRange range =
+        ElementRange{first, first + count}.MovedBy(-parameter->part().first_among_parts());
     Tensor elements = view.OwnMemory(kind, *parameter, range, dtype);
     if (elements.empty()) {
       elements = buffer.Of(count);
@@ -236,6 +256,38 @@ absl::StatusOr<Checkpoints::Found> Checkpoints::ReadNewest(const std::string& di
   }
 }
 
+namespace {
+
+// Elements of what this rank holds of an array, which lies whole or in any parts.
+absl::Status ReadPart(const checkpoint::Checkpoint& opened, const ArrayTable& stored,
+                      const StateArray& array, ElementRange range, const Tensor& to) {
+  const ParameterPart& part = array.parameter->part();
+  if (!part.is_cut()) return opened.Read(stored, array.name, range.begin, BufferOfTensor(to));
+  std::vector<ElementRun> runs;
+  part.ForEachRun(range.begin, range.size(), [&](const ElementRun& run) { runs.push_back(run); });
+  if (range.size() >= kLongRun * static_cast<int64_t>(runs.size())) {
+    for (const ElementRun& run : runs) {
+      const Tensor elements = to.Slice(run.first - range.begin, {run.count});
+      MUSTER_RETURN_IF_ERROR(
+          opened.Read(stored, array.name, run.first_in_whole, BufferOfTensor(elements)));
+    }
+    return absl::OkStatus();
+  }
+  const int64_t first = runs.front().first_in_whole;
+  TensorPool pool;
+  const Tensor between =
+      pool.Allocate(to.dtype(), {runs.back().first_in_whole + runs.back().count - first});
+  MUSTER_RETURN_IF_ERROR(opened.Read(stored, array.name, first, BufferOfTensor(between)));
+  for (const ElementRun& run : runs) {
+    const Tensor from = between.Slice(run.first_in_whole - first, {run.count});
+    const Tensor elements = to.Slice(run.first - range.begin, {run.count});
+    std::memcpy(elements.raw_data(), from.raw_data(), from.num_bytes());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status Checkpoints::ReadArrays(const checkpoint::Checkpoint& opened,
                                      const CheckpointArrays& arrays,
                                      std::optional<ValueRounding> rounding) {
@@ -252,11 +304,12 @@ absl::Status Checkpoints::ReadArrays(const checkpoint::Checkpoint& opened,
     for (const ElementRange& wanted : view.WantedRanges(kind, *parameter)) {
       ElementRange range = wanted;
       for (; range.begin < wanted.end; range.begin = range.end) {
-        range.end = std::min(wanted.end, range.begin + MostElements(dtype, stored_type));
+        range.end =
+            std::min(wanted.end, range.begin + MostElements(dtype, stored_type, *parameter));
         const Tensor place = view.PlaceFor(kind, *parameter, range, dtype);
         const Tensor elements = place.empty() ? buffer.Of(range.size()) : place;
         const Tensor read = is_narrow ? narrow.Of(range.size()) : elements;
-        MUSTER_RETURN_IF_ERROR(opened.Read(stored, name, range.begin, BufferOfTensor(read)));
+        MUSTER_RETURN_IF_ERROR(ReadPart(opened, stored, arrays[i], range, read));
         if (is_narrow) MUSTER_RETURN_IF_ERROR(CopyAcross(rig_.queue, read, elements));
         if (place.empty()) {
           MUSTER_RETURN_IF_ERROR(OfDevice(view.Take(kind, *parameter, range, elements)));

@@ -1,5 +1,7 @@
 #include "worker_runtime/engine/state_file.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/base/status_macros.h"
@@ -53,18 +55,32 @@ absl::Status CheckArray(const std::string& from, const std::string& name,
                         DType dtype, bool is_file) {
   const bool is_wider =
       is_file && dtype == DType::kF32 && SizeOf(found.dtype) == 2;  // bf16 and f16
-  const std::string wanted = Describe(is_wider ? found.dtype : dtype, Sizes(parameter.shape()));
+  const checkpoint::SlicedArray whole = WholeArrayOf(parameter, is_wider ? found.dtype : dtype);
+  const std::string wanted = Describe(whole.dtype, whole.shape);
   const std::string there = Describe(found.dtype, found.shape);
-  if (there == wanted) return absl::OkStatus();
-  return OtherModel(from, name, " is ", there, " there and ", wanted, " here");
+  if (there != wanted) {
+    return OtherModel(from, name, " is ", there, " there and ", wanted, " here");
+  }
+  // What is read may be put together of any parts; what ranks hand on must be such parts.
+  if (is_file || found.parts == whole.parts) return absl::OkStatus();
+  const auto ranks = [](const checkpoint::SlicedArray& array) {
+    return array.parts ? array.parts->count : 1;
+  };
+  return absl::InvalidArgumentError(absl::StrCat(
+      from, " is of ", ranks(found), " tensor ranks, and here are ", ranks(whole),
+      ": what ranks hold in memory goes on with as many; a checkpoint goes on with any number"));
 }
 
 }  // namespace
 
-std::vector<int64_t> Sizes(const Shape& shape) {
-  std::vector<int64_t> sizes;
-  for (int i = 0; i < shape.rank(); ++i) sizes.push_back(shape[i]);
-  return sizes;
+checkpoint::SlicedArray WholeArrayOf(const Parameter& parameter, DType dtype) {
+  const auto sizes = parameter.spec().shape.sizes();
+  checkpoint::SlicedArray array = {.dtype = dtype, .shape = {sizes.begin(), sizes.end()}};
+  if (!parameter.part().is_cut()) return array;
+  ParameterCut cut = *parameter.spec().cut;
+  if (cut.sections.empty()) cut.sections = {array.shape[cut.axis]};
+  array.parts = {.cut = std::move(cut), .count = parameter.store().tensor_ranks().size};
+  return array;
 }
 
 std::vector<StateArray> ModelArrays(const ParameterStore& store) { return Values(store, false); }
@@ -91,10 +107,12 @@ CheckpointArrays AllArrays(const ParameterStore& store, const UpdateRule& rule) 
 std::vector<checkpoint::ArrayToWrite> ToWrite(const CheckpointArrays& arrays, DType dtype) {
   std::vector<checkpoint::ArrayToWrite> all;
   for (size_t i = 0; i < arrays.size(); ++i) {
+    checkpoint::SlicedArray whole = WholeArrayOf(*arrays[i].parameter, dtype);
     all.push_back({.name = arrays[i].name,
                    .dtype = dtype,
-                   .shape = Sizes(arrays[i].parameter->shape()),
-                   .is_of_model = i < arrays.model.size()});
+                   .shape = std::move(whole.shape),
+                   .is_of_model = i < arrays.model.size(),
+                   .parts = std::move(whole.parts)});
   }
   return all;
 }

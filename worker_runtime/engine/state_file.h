@@ -41,8 +41,8 @@ std::vector<StateArray> OptimizerArrays(const ParameterStore& store, const Updat
 
 CheckpointArrays AllArrays(const ParameterStore& store, const UpdateRule& rule);
 
-// [outermost first]
-std::vector<int64_t> Sizes(const Shape& shape);
+// An array of a parameter, whole, in no pieces: parts of tensor ranks lie one after the other.
+checkpoint::SlicedArray WholeArrayOf(const Parameter& parameter, DType dtype);
 
 // The arrays as files take them, of type `dtype`.
 std::vector<checkpoint::ArrayToWrite> ToWrite(const CheckpointArrays& arrays, DType dtype);

@@ -46,10 +46,15 @@ std::vector<ElementRange> PlacesOf(absl::Span<const StateArray> arrays) {
   std::vector<ElementRange> places;
   int64_t end = 0;
   for (const StateArray& array : arrays) {
-    const int64_t begin = std::exchange(end, end + array.parameter->num_elements());
+    const int64_t begin = std::exchange(end, end + array.parameter->spec().shape.num_elements());
     places.push_back({begin, end});
   }
   return places;
+}
+
+// The place of the first element that this rank holds of a parameter, whose array lies at `place`.
+int64_t OwnPlace(const Parameter& parameter, ElementRange place) {
+  return place.begin + parameter.part().first_among_parts();
 }
 
 // Elements of one range that a rank has of an array.
@@ -91,12 +96,33 @@ absl::StatusOr<std::vector<std::vector<ElementRange>>> GatherRanges(
 
 }  // namespace
 
+absl::StatusOr<Tensor> StateKeeper::WholeOf(const Parameter& parameter, Tensor part) const {
+  if (!parameter.part().is_cut()) return part;
+  Communicator& group = rig_.GroupAlong({plan::Dimension::kTensor});
+  TensorPool host;
+  const Tensor parts = host.Allocate(part.dtype(), {group.size(), part.num_elements()});
+  MUSTER_RETURN_IF_ERROR(group.AllGather(BufferOfTensor(part), BufferOfTensor(parts)).Wait());
+  const Tensor whole = host.Allocate(part.dtype(), parameter.spec().shape);
+  const auto size = static_cast<int64_t>(SizeOf(part.dtype()));
+  const auto* from = static_cast<const std::byte*>(parts.raw_data());
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const ParameterPart of_rank(parameter.spec().shape.sizes(), parameter.spec().cut,
+                                {.rank = rank, .size = group.size()});
+    of_rank.ForEachRun(0, part.num_elements(), [&](const ElementRun& run) {
+      std::copy_n(from + (rank * part.num_elements() + run.first) * size, run.count * size,
+                  static_cast<std::byte*>(whole.raw_data()) + run.first_in_whole * size);
+    });
+  }
+  return whole;
+}
+
 absl::StatusOr<std::string> StateKeeper::HashParameters() {
   Sha256 hash;
   for (const auto& parameter : rig_.store.parameters()) {
     parameter->Enter();                        // gathered, one unit at a time
     if (parameter->value().empty()) continue;  // of another stage
-    MUSTER_ASSIGN_OR_RETURN(const Tensor value, rig_.Guard(OnHost(rig_.queue, parameter->value())));
+    MUSTER_ASSIGN_OR_RETURN(const Tensor held, rig_.Guard(OnHost(rig_.queue, parameter->value())));
+    MUSTER_ASSIGN_OR_RETURN(const Tensor value, WholeOf(*parameter, held));
     hash.Add(parameter->name()).Add("\n");
     hash.Add(value.raw_data(), value.num_bytes());
   }
@@ -107,7 +133,7 @@ absl::StatusOr<std::string> StateKeeper::HashParameters() {
 absl::StatusOr<ArrayPart> StateKeeper::CopyOwn(const StateView& view, const StateArray& array,
                                                TensorPool& host) const {
   const DType dtype = rig_.program.types.master;
-  ArrayPart part = {.whole = {.dtype = dtype, .shape = Sizes(array.parameter->shape())},
+  ArrayPart part = {.whole = WholeArrayOf(*array.parameter, dtype),
                     .ranges = view.OwnRanges(*array.parameter)};
   int64_t size = 0;
   for (const ElementRange& range : part.ranges) size += range.size();
@@ -153,7 +179,7 @@ absl::StatusOr<std::vector<StatePart>> StateKeeper::GatherParts(
   const std::vector<StateArray> arrays = ModelArrays(rig_.store);
   for (size_t i = 0; own != nullptr && i < arrays.size(); ++i) {
     for (const ElementRange& range : own->model.at(arrays[i].name).ranges) {
-      mine.push_back(range.MovedBy(places[i].begin));
+      mine.push_back(range.MovedBy(OwnPlace(*arrays[i].parameter, places[i])));
     }
   }
   const std::vector<int64_t> step = {own == nullptr ? kNoState : own->head.step};
@@ -180,7 +206,7 @@ absl::Status StateKeeper::TakeArrays(const StateCopy* own, absl::Span<const Elem
     for (const auto& [kind, parameter, name] : *alike) {
       if (kind == StateKind::kSecondMoment) continue;  // as the first
       for (const ElementRange& range : view.WantedRanges(kind, *parameter)) {
-        mine.push_back(range.MovedBy(place_of.at(parameter).begin));
+        mine.push_back(range.MovedBy(OwnPlace(*parameter, place_of.at(parameter))));
       }
     }
     MUSTER_ASSIGN_OR_RETURN(const auto wanted, GatherRanges(rig_.world, mine));
@@ -214,7 +240,7 @@ absl::Status StateKeeper::TakeArray(const StateCopy* own, const StateView& view,
       transfers.begin(), transfers.end(),
       [&](const ElementTransfer& transfer) { return transfer.range.begin < place.begin; });
   for (; next != transfers.end() && next->range.begin < place.end; ++next) {
-    const ElementRange range = next->range.MovedBy(-place.begin);
+    const ElementRange range = next->range.MovedBy(-OwnPlace(*parameter, place));
     if (next->from == self && next->to == self) {
       received.push_back({range, own_elements(range)});
     } else if (next->from == self) {

@@ -56,6 +56,9 @@ class StateKeeper {
   absl::StatusOr<std::string> HashParameters();
 
  private:
+  // All of a parameter of which this rank holds `part`, on the host; tensor ranks call it alike.
+  // Errors: the communicator's.
+  absl::StatusOr<Tensor> WholeOf(const Parameter& parameter, Tensor part) const;
   absl::StatusOr<ArrayPart> CopyOwn(const StateView& view, const StateArray& array,
                                     TensorPool& host) const;
   absl::Status CheckCopy(const StateCopy& copy) const;

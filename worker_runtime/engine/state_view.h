@@ -24,13 +24,11 @@ class StateView {
  public:
   // `rig` outlives this. `rounding`: of what is taken; none: to nearest.
   explicit StateView(Rig& rig, std::optional<ValueRounding> rounding = std::nullopt)
-      : program_(rig.program),
-        state_(rig.held),
-        rounding_(rounding),
-        replica_(rig.set_up.mesh.CoordinateOf(rig.world.rank(), plan::Dimension::kReplica)),
-        num_replicas_(rig.set_up.mesh.SizeOf(plan::Dimension::kReplica)) {}
+      : program_(rig.program), state_(rig.held), rounding_(rounding) {}
 
-  // What this rank owns of a parameter's arrays, as their elements, in some order.
+  // Elements are those of what this rank holds of a parameter (Parameter::part).
+
+  // What this rank owns of a parameter's arrays, in some order.
   std::vector<ElementRange> OwnRanges(const Parameter& parameter) const;
   // This rank's memory of elements within one of these, where the host can use it as elements of
   // type `dtype`; else an empty tensor.
@@ -54,9 +52,11 @@ class StateView {
   absl::Status Take(StateKind kind, const Parameter& parameter, ElementRange range,
                     const Tensor& elements) const;
 
-  // This rank's number among those that own the same, and how many they are.
-  int replica() const { return replica_; }
-  int num_replicas() const { return num_replicas_; }
+  // The dimensions along which those lie that own the same of a parameter.
+  static plan::Dimensions OwnersOf(const Parameter& parameter) {
+    if (parameter.part().is_cut()) return {plan::Dimension::kReplica};
+    return {plan::Dimension::kReplica, plan::Dimension::kTensor};
+  }
 
  private:
   // Elements of a parameter that this rank owns.
@@ -87,8 +87,6 @@ class StateView {
   const plan::Program& program_;
   RankState& state_;
   const std::optional<ValueRounding> rounding_;
-  const int replica_;
-  const int num_replicas_;
 };
 
 }  // namespace muster::engine

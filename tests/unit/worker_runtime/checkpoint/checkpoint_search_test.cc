@@ -154,7 +154,7 @@ TEST(CheckpointSearch, PassesOverNothingThatDoesNotFitOrThatANewerProgramHasWrit
   EXPECT_THAT(CheckpointSearch::In(directory.path())->Next(another_model),
               StatusIs(kInvalid, path + " is of another model"));
   WriteFile(path + "/training.json",
-            WithChecksum({{"format", "muster.checkpoint"}, {"version", 3}}));
+            WithChecksum({{"format", "muster.checkpoint"}, {"version", 4}}));
   EXPECT_THAT(NewestIn(directory.path()),
               StatusIs(absl::StatusCode::kUnimplemented,
                        AllOf(HasSubstr(path + "/training.json"), HasSubstr("use a newer Muster"))));

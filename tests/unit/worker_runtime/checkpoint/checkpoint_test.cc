@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <random>
@@ -22,6 +23,7 @@ namespace {
 using ::muster::testing::IsOk;
 using ::muster::testing::IsOkAndHolds;
 using ::muster::testing::StatusIs;
+using ::muster::testing::TemporaryDirectory;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
@@ -98,6 +100,48 @@ TEST_P(ReadAnyRange, OfArraysThatWereCutAnywhere) {
 }
 
 INSTANTIATE_TEST_SUITE_P(SavedByRanks, ReadAnyRange, ::testing::Values(1, 2, 3, 4));
+
+// The same array as tensor ranks write it: the parts of all, one after the other.
+WholeArray InParts(const WholeArray& whole, const StoredParts& parts) {
+  WholeArray stored = whole;
+  stored.array.parts = parts;
+  const size_t size = SizeOf(whole.array.dtype);
+  for (int rank = 0; rank < parts.count; ++rank) {
+    const ParameterPart part(whole.array.shape, parts.cut,
+                             {.rank = rank, .size = static_cast<int>(parts.count)});
+    part.ForEachRun(0, part.num_elements(), [&](const ElementRun& run) {
+      stored.bytes.replace((part.first_among_parts() + run.first) * size, run.count * size,
+                           whole.bytes, run.first_in_whole * size, run.count * size);
+    });
+  }
+  return stored;
+}
+
+TEST(Checkpoint, GivesAnyRangeOfAnArrayThatLiesInParts) {
+  std::mt19937 random(5);
+  const WholeArray rows = RandomBits("rows", DType::kF32, {12, 10}, random);
+  const WholeArray columns = RandomBits("columns", DType::kBf16, {7, 12, 2}, random);
+  for (const int64_t count : {2, 3}) {
+    const StoredParts of_rows = {.cut = {.axis = 0, .sections = {6, 6}}, .count = count};
+    const StoredParts of_columns = {.cut = {.axis = 1, .sections = {6, 0, 6}}, .count = count};
+    const WholeArrays stored = {InParts(rows, of_rows), InParts(columns, of_columns)};
+    EXPECT_NE(stored[0].bytes, rows.bytes);
+    const TemporaryDirectory directory;
+    const auto path = SaveByRanks(directory.path(),
+                                  {.arrays = stored, .slices = RandomSlices(stored, 3, 5, random)});
+    ASSERT_THAT(path, IsOk());
+    const auto checkpoint = Checkpoint::Open(*path);
+    ASSERT_THAT(checkpoint, IsOk());
+    for (const WholeArray& whole : {rows, columns}) {
+      const int64_t elements = whole.num_elements();
+      for (int64_t first = 0; first < elements; first += 7) {
+        for (const int64_t length : {int64_t{1}, int64_t{9}, elements - first}) {
+          ExpectRange(*checkpoint, whole, first, std::min(length, elements - first));
+        }
+      }
+    }
+  }
+}
 
 TEST(Checkpoint, HasArraysOfRanksThatWroteNothingOrOneSlicePerRankOfEach) {
   const MemoryDirectory directory;

@@ -76,6 +76,21 @@ TEST(ParseManifest, ReadsWhatFormatManifestWrites) {
 }
 
 // The digests that are left out of the text are numbered again: pieces by the names of arrays.
+// Programs of before there were parts would read them in a wrong order.
+TEST(FormatManifest, IsOfANewerVersionWhereArraysLieInParts) {
+  Manifest manifest = ManifestOfOneFile();
+  EXPECT_THAT(*FormatManifest(manifest), HasSubstr("\"version\":2"));
+  const StoredParts parts = {.cut = {.axis = 1, .sections = {3, 0}}, .count = 3};
+  manifest.model["w"].parts = parts;
+  const auto text = FormatManifest(manifest);
+  ASSERT_THAT(text, IsOk());
+  EXPECT_THAT(*text, HasSubstr("\"version\":3"));
+  const auto read = ParseManifest(*text);
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(read->manifest.model.at("w").parts, parts);
+  EXPECT_FALSE(read->manifest.model.at("none").parts.has_value());
+}
+
 TEST(ParseManifest, NumbersTheDigestsInTheOrderOfTheArrays) {
   const auto read = ParseManifest(*FormatManifest(ManifestOfOneFile()));
   ASSERT_THAT(read, IsOk());
@@ -130,10 +145,10 @@ TEST(ParseManifest, FindsEveryFlippedBit) {
 }
 
 TEST(ParseManifest, AsksForANewerProgramForANewerFormat) {
-  Json json = {{"format", "muster.checkpoint"}, {"version", 3}, {"something", "new"}};
+  Json json = {{"format", "muster.checkpoint"}, {"version", 4}, {"something", "new"}};
   EXPECT_THAT(ParseManifest(WithChecksum(json)),
               StatusIs(absl::StatusCode::kUnimplemented,
-                       AllOf(HasSubstr("version 3"), HasSubstr("use a newer Muster"))));
+                       AllOf(HasSubstr("version 4"), HasSubstr("use a newer Muster"))));
 }
 
 TEST(ParseManifest, RefusesWhatIsNotItsOwn) {
@@ -224,6 +239,27 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"/model/w/dtype", 4, "\"w\""}, Lie{"/model/w/dtype", "F64", "\"w\""},
         Lie{"/model/w", Json::object(), "\"w\""}, Lie{"/model/w", 1, "\"w\""},
         Lie{"/model", Json::array(), "\"model\""}, Lie{"/optimizer", nullptr, "\"optimizer\""}));
+
+constexpr char kParts[] = "/model/w/parts";
+Json PartsOf(const Json& axis, const Json& sections, const Json& count) {
+  return {{"axis", axis}, {"sections", sections}, {"count", count}};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AboutParts, LyingManifest,
+    ::testing::Values(
+        Lie{kParts, PartsOf(1, {3}, 2), "\"w\" it says parts that do not fit: its shape is [2, 3]"},
+        Lie{kParts, PartsOf(2, {3}, 3), "no axis 2 to cut"},
+        Lie{kParts, PartsOf(kHuge, {3}, 3), "\"w\""}, Lie{kParts, PartsOf(-1, {3}, 3), "\"axis\""},
+        Lie{kParts, PartsOf(1, {3}, 1), "1 parts along axis 1"},
+        Lie{kParts, PartsOf(1, {3}, 0), "\"w\""}, Lie{kParts, PartsOf(1, {3}, kHuge), "\"w\""},
+        Lie{kParts, PartsOf(1, {3}, "3"), "\"count\""},
+        Lie{kParts, PartsOf(1, Json::array(), 3), "without a list of sections"},
+        Lie{kParts, PartsOf(1, 3, 3), "\"w\""}, Lie{kParts, PartsOf(1, {3, 3}, 3), "longer"},
+        Lie{kParts, PartsOf(1, {0}, 3), "shorter"},
+        Lie{kParts, PartsOf(1, {kHuge, kHuge}, 3), "longer"},
+        Lie{kParts, PartsOf(1, {-3, 6}, 3), "\"w\""}, Lie{kParts, 2, "\"w\""},
+        Lie{kParts, {{"axis", 1}, {"sections", {3}}}, "\"count\""}));
 
 INSTANTIATE_TEST_SUITE_P(
     AboutFiles, LyingManifest,
