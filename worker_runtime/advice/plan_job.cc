@@ -74,7 +74,7 @@ absl::Status AddModel(int stages, const Device* device, plan::PlanPageInput& job
           ? device->meta()
           : engine::MetaDevice(options.device != "cpu", options.cuda_attention, options.plan.mode);
   MUSTER_RETURN_IF_ERROR(CheckHeads(options));
-  ParameterStore store(options.dtype);
+  ParameterStore store(options.dtype, TensorRanks::Of(0, options.plan.tensor_ranks));
   MUSTER_ASSIGN_OR_RETURN(const auto model,
                           Decoder::Create(options.model, store, options.adapters));
   const ModelInput sample = engine::SampleInput(options.batch_size, options.model.context);

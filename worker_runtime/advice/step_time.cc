@@ -39,7 +39,7 @@ StepTime PredictStepTime(const plan::PlanPageInput& job, const RankRates& rates)
   const auto micro_batches = static_cast<double>(plan.accumulation);
   const double tokens = micro_batches * static_cast<double>(options.batch_size) *
                         static_cast<double>(options.model.context) /
-                        static_cast<double>(job.places());
+                        static_cast<double>(job.places() * plan.tensor_ranks);
   StepTime time;
   const double products = options.model.flops_per_token() * tokens / rates.flops;
   time.compute = products * (1 + rates.other_share) * (1 + RecomputedShare(plan.recompute.kind));
@@ -56,7 +56,9 @@ StepTime PredictStepTime(const plan::PlanPageInput& job, const RankRates& rates)
   const double gradients =
       Seconds(sent(plan::ActionKind::kReduce) + sent(plan::ActionKind::kReplicate), rate);
   const double parameters = Seconds(sent(plan::ActionKind::kUnshard), rate);
-  const double handed_on = Seconds(sent(plan::ActionKind::kSend), rate);
+  // A pass waits for these.
+  const double handed_on =
+      Seconds(sent(plan::ActionKind::kSend) + sent(plan::ActionKind::kCombine), rate);
   const double hidden = rates.hidden_share;
   // Replicated parameters of a sharded optimizer are gathered behind the update, where little runs.
   const bool gathers_in_passes = plan.parameters.placement == Placement::kShard;

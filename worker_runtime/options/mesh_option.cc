@@ -24,9 +24,10 @@ absl::StatusOr<std::map<std::string, int64_t>> ParseSizes(const std::string& tex
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
     const std::pair<std::string, std::string> named = absl::StrSplit(part, absl::MaxSplits('=', 1));
     const auto& [name, number] = named;
-    if (name != "pp" && name != "dp" && name != "shard") {
+    if (name != "pp" && name != "dp" && name != "shard" && name != "tp") {
       return Expected("there is no dimension '", name,
-                      "'; expected pp (stages), dp (replicas) and shard, as in pp=2,shard=4");
+                      "'; expected pp (stages), dp (replicas), shard and tp (tensor ranks), as in "
+                      "pp=2,shard=4");
     }
     int64_t size = 0;
     if (!absl::SimpleAtoi(number, &size) || size < 1) {
@@ -66,6 +67,7 @@ absl::Status ReadMesh(const std::string& text, PlanOptions& options) {
     MUSTER_RETURN_IF_ERROR(
         Say(shard->second, "shard", "shard_ranks", plan.shard_ranks > 0, plan.shard_ranks));
   }
+  if (const auto tp = sizes.find("tp"); tp != sizes.end()) plan.tensor_ranks = tp->second;
   if (const auto dp = sizes.find("dp"); dp != sizes.end()) options.replicas = dp->second;
   return absl::OkStatus();
 }

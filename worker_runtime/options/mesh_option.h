@@ -11,7 +11,7 @@
 namespace muster::plan {
 
 // Puts the sizes that are named where they belong: stages of the pipeline, ranks of a shard group,
-// and replicas of these. Read behind the options that say the same one by one.
+// replicas of these, and tensor ranks. Read behind the options that say the same one by one.
 //
 // Errors: kInvalidArgument: says what was expected, or which option says something else.
 absl::Status ReadMesh(const std::string& text, PlanOptions& options);

@@ -40,7 +40,8 @@ absl::StatusOr<PlanArguments> PlanFromArguments(const std::vector<std::string>& 
   }
   MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options.plan, ranks.world_size));
   MUSTER_RETURN_IF_ERROR(command_line::InWordsOf(
-      grammar, line, plan::SpreadBatch(options, ranks.world_size / stages)));
+      grammar, line,
+      plan::SpreadBatch(options, ranks.world_size / stages / options.plan.tensor_ranks)));
   options.plan = CompletePlan(options.plan, ranks.of_node);
   MUSTER_ASSIGN_OR_RETURN(const plan::Mesh mesh,
                           plan::MeshOf(options.plan, stages, ranks.world_size));

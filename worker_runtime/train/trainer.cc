@@ -134,7 +134,9 @@ Trainer::Trainer(Runtime& runtime, TrainOptions options, TrainingSoFar so_far)
 // The sample text is then made by all ranks together.
 bool Trainer::needs_others() const {
   const Plan& plan = engine_->plan();
-  return (plan.parameters.placement == Placement::kShard || plan.stages > 1) && runtime_.size() > 1;
+  const bool is_spread =
+      plan.parameters.placement == Placement::kShard || plan.stages > 1 || plan.tensor_ranks > 1;
+  return is_spread && runtime_.size() > 1;
 }
 
 absl::Status Trainer::SetUp() {
@@ -177,7 +179,7 @@ absl::Status Trainer::OpenDevice() {
 
 absl::Status Trainer::CheckAlone() {
   MUSTER_ASSIGN_OR_RETURN(const int stages, NumStages(options_.plan.plan, runtime_.size()));
-  const int replicas = runtime_.size() / stages;
+  const int replicas = static_cast<int>(runtime_.size() / stages / options_.plan.plan.tensor_ranks);
   MUSTER_RETURN_IF_ERROR(plan::SpreadBatch(options_.plan, replicas));
   MUSTER_RETURN_IF_ERROR(OpenDevice());
   if (options_.data.empty()) {
@@ -195,7 +197,8 @@ absl::Status Trainer::CheckAlone() {
   MUSTER_RETURN_IF_ERROR(options_.plan.plan.Validate());
   MUSTER_RETURN_IF_ERROR(CheckPrompt(options_, config().vocabulary));
   const bool on_host = so_far_.device == nullptr;
-  if (on_host && options_.plan.plan.optimizer.placement == Placement::kReplicate) {
+  const Plan& plan = options_.plan.plan;
+  if (on_host && plan.optimizer.placement == Placement::kReplicate && plan.tensor_ranks == 1) {
     MUSTER_RETURN_IF_ERROR(
         CheckFitsMachine(config(), options_.plan.dtype, runtime_.local_size(), MachineBytes()));
   }
@@ -311,7 +314,8 @@ absl::Status Trainer::BuildTogether() {
 }
 
 absl::Status Trainer::BuildModel() {
-  store_ = std::make_unique<ParameterStore>(options_.plan.dtype);
+  store_ = std::make_unique<ParameterStore>(
+      options_.plan.dtype, TensorRanks::Of(runtime_.rank(), options_.plan.plan.tensor_ranks));
   store_->PlaceOn(so_far_.device.get());
   MUSTER_ASSIGN_OR_RETURN(model_, Decoder::Create(config(), *store_, options_.plan.adapters));
   if (options_.plan.adapters.rank == 0) return absl::OkStatus();
@@ -441,8 +445,8 @@ std::map<std::string, std::string> Trainer::Metadata() const {
       {"context", absl::StrCat(config().context)},
       {"vocabulary", absl::StrCat(config().vocabulary)},
       {"batch_size", absl::StrCat(options_.plan.batch_size)},
-      {"micro_batches",
-       absl::StrCat(world_->size() / engine_->plan().stages * engine_->plan().accumulation)},
+      {"micro_batches", absl::StrCat(world_->size() / engine_->plan().stages /
+                                     engine_->plan().tensor_ranks * engine_->plan().accumulation)},
       {"dtype", std::string(ToString(options_.plan.dtype))},
       {"data", so_far_.data.tokens->Describe()}};
   const std::string parts = plan::DescribeParts(config());

@@ -29,11 +29,13 @@ std::string DescribeModel(const StartFacts& facts) {
 }
 
 std::string DescribePlan(const StartFacts& facts) {
-  const int64_t replicas = facts.size / facts.plan.stages;
+  const int64_t tensor_ranks = facts.plan.tensor_ranks;
+  const int64_t replicas = facts.size / facts.plan.stages / tensor_ranks;
   const int64_t tokens_per_step =
       replicas * facts.plan.accumulation * facts.batch_size * facts.model.context;
   const bool is_pipeline = facts.plan.stages > 1;
-  std::vector<std::string> factors = {Counted(replicas, is_pipeline ? "replica" : "rank")};
+  std::vector<std::string> factors = {
+      Counted(replicas, is_pipeline || tensor_ranks > 1 ? "replica" : "rank")};
   if (facts.plan.accumulation > 1) {
     factors.push_back(absl::StrCat(facts.plan.accumulation, " micro-batches"));
   }
@@ -46,6 +48,7 @@ std::string DescribePlan(const StartFacts& facts) {
   return absl::StrCat(
       facts.plan.preset, ", ", ToString(facts.plan.mode), " sums, ",
       is_pipeline ? absl::StrCat(facts.plan.stages, " stages, ") : "",
+      tensor_ranks > 1 ? absl::StrCat(tensor_ranks, " tensor ranks, ") : "",
       absl::StrJoin(factors, " x "), " = ", tokens_per_step, " tokens per step",
       says_reduction ? absl::StrCat(", gradients reduced ", reduction == GradientReduction::kOnce
                                                                 ? "once per step"

@@ -20,10 +20,11 @@ PlanOptions Of(const std::string& preset) {
 
 TEST(ReadMesh, PutsEachSizeWhereItBelongs) {
   PlanOptions options = Of("zero-3");
-  EXPECT_THAT(ReadMesh("shard=4,pp=2,dp=3", options), IsOk());
+  EXPECT_THAT(ReadMesh("shard=4,pp=2,dp=3,tp=8", options), IsOk());
   EXPECT_EQ(options.plan.stages, 2);
   EXPECT_EQ(options.plan.shard_ranks, 4);
   EXPECT_EQ(options.replicas, 3);
+  EXPECT_EQ(options.plan.tensor_ranks, 8);
 }
 
 TEST(ReadMesh, LeavesWhatItDoesNotName) {
@@ -43,7 +44,8 @@ TEST(ReadMesh, SaysWhatWasExpected) {
         << text;
   };
   expect_refused("", "there is no dimension ''");
-  expect_refused("pp=2,tp=2", "there is no dimension 'tp'; expected pp (stages)");
+  expect_refused("pp=2,ep=2", "there is no dimension 'ep'; expected pp (stages)");
+  expect_refused("tp=0", "expected a number of ranks for tp, as in tp=2");
   expect_refused("pp", "expected a number of ranks for pp, as in pp=2");
   expect_refused("pp=0", "expected a number of ranks for pp");
   expect_refused("pp=2=3", "expected a number of ranks for pp");
