@@ -21,6 +21,7 @@ AgentCoreOptions MakeCoreOptions(const AgentOptions& options) {
   core.read_timeout = options.spec.read_timeout;
   core.server = options.server;
   core.hosts_server = options.hosts_server;
+  core.checks_node = !options.spec.node_programs.check.command.empty();
   core.stop_signals = options.spec.signals_to_handle;
   return core;
 }
@@ -34,7 +35,7 @@ LogPumpOptions MakePumpOptions(const AgentOptions& options) {
   }
   pump.host = options.node.name;
   pump.role = options.spec.role;
-  pump.has_hook = !options.spec.round_hook.program.empty();
+  pump.has_hook = !options.spec.node_programs.round_hook.program.empty();
   // Where there may be another round, some of its workers may survive it.
   pump.keeps_workers =
       options.spec.max_restarts > 0 || options.spec.min_nodes < options.spec.max_nodes;
@@ -172,6 +173,10 @@ void Agent::OnEffect(const Effect& effect) {
 void Agent::Perform(const SendReport& effect) { link_->SendReport(effect.report); }
 
 void Agent::Perform(const ReservePorts&) { Feed(round_.ReservePorts()); }
+
+void Agent::Perform(const RunCheck&) { round_.RunCheck(); }
+
+void Agent::Perform(const EndCheck&) { round_.programs().check.Cancel(); }
 
 void Agent::Perform(const StartWorkers& effect) {
   // One that has died since it was kept is replaced.
@@ -338,12 +343,12 @@ void Agent::OnPlaceOfKept(LocalRank local_rank, std::vector<std::string> environ
 }
 
 void Agent::OnSpawnFailed(uint64_t worker_id, const absl::Status& status) {
-  if (round_.hook().OnSpawnFailed(worker_id, status)) return;
+  if (round_.programs().OnSpawnFailed(worker_id, status)) return;
   exits_.OnSpawnFailed(worker_id, status);
 }
 
 void Agent::OnExited(const WorkerExit& exit) {
-  if (round_.hook().OnExited(exit)) return;
+  if (round_.programs().OnExited(exit)) return;
   exits_.OnExited(exit);
 }
 

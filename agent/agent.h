@@ -85,6 +85,8 @@ class Agent : private CoreRunner::Shell, private LocalRound::Shell {
   const Assignment& assignment() const { return roster_.assignment(); }
   void Perform(const SendReport& effect);
   void Perform(const ReservePorts& effect);
+  void Perform(const RunCheck& effect);
+  void Perform(const EndCheck& effect);
   void Perform(const StartWorkers& effect);
   void Perform(const SignalWorkers& effect);
   void Perform(const PrepareSignal& effect);

@@ -20,6 +20,14 @@ RoundNetworkOptions MakeNetworkOptions(const AgentOptions& options) {
           .inherited = options.environment};
 }
 
+std::vector<std::string> ListOf(const EnvironmentMap& environment) {
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : environment) {
+    variables.push_back(absl::StrCat(name, "=", value));
+  }
+  return variables;
+}
+
 absl::Status DescribeHookFailure(const absl::Status& ended, const std::string& words) {
   return absl::Status(ended.code(),
                       words.empty() ? std::string(ended.message())
@@ -31,7 +39,7 @@ absl::Status DescribeHookFailure(const absl::Status& ended, const std::string& w
 LocalRound::LocalRound(asio::io_context& loop, Parts parts, RoundNetwork::Ask ask)
     : parts_(parts),
       network_(loop, MakeNetworkOptions(parts.options), std::move(ask)),
-      hook_(loop, parts.guardian),
+      programs_(loop, parts.guardian),
       warm_({.modules = parts.options.spec.program.warm,
              .runtime_directory = parts.options.runtime_directory},
             parts.guardian,
@@ -50,6 +58,17 @@ LocalRound::LocalRound(asio::io_context& loop, Parts parts, RoundNetwork::Ask as
           },
           [this] { warm_.OnListed(); }),
       torch_store_(parts.options.spec.store_clients) {}
+
+void LocalRound::RunCheck() {
+  EnvironmentMap environment = parts_.options.environment;
+  environment[kNodeCheckVariable] = "1";
+  const NodeProgramSpec& check = parts_.options.spec.node_programs.check;
+  programs_.check.Start({.id = parts_.roster.NewId(),
+                         .argv = check.command,
+                         .timeout = check.timeout,
+                         .environment = ListOf(environment)},
+                        [this](CheckEnded ended) { parts_.shell.Feed(std::move(ended)); });
+}
 
 Event LocalRound::ReservePorts() {
   torch_store_.EndRound();
@@ -110,16 +129,19 @@ void LocalRound::Prepare(std::vector<WorkerStreams> streams) {
           "waiting for the rendezvous to part the nodes that do not reach each other");
       return parts_.shell.Feed(PairsFailed{assignment().round, clearance.failed});
     }
-    if (parts_.options.spec.round_hook.program.empty()) return SpawnWorkers(std::move(streams));
+    if (parts_.options.spec.node_programs.round_hook.program.empty())
+      return SpawnWorkers(std::move(streams));
     RunHook(std::move(streams));
   });
 }
 
 // What it is told of the round is what all workers of the node are told alike.
 void LocalRound::RunHook(std::vector<WorkerStreams> streams) {
-  HookRun run{.id = parts_.roster.NewId(),
-              .hook = parts_.options.spec.round_hook,
-              .output = parts_.pump.TakeHookOutput()};
+  const NodeProgramSpec& hook = parts_.options.spec.node_programs.round_hook;
+  ProgramRun run{.id = parts_.roster.NewId(),
+                 .argv = {hook.program},
+                 .timeout = hook.timeout,
+                 .output = parts_.pump.TakeHookOutput()};
   EnvironmentMap environment = parts_.options.environment;
   const auto of_worker = EncodeWorkerEnv(MakeEnvs().front(), parts_.options.environment);
   for (const char* name :
@@ -129,17 +151,15 @@ void LocalRound::RunHook(std::vector<WorkerStreams> streams) {
     if (const auto found = of_worker.find(name); found != of_worker.end())
       environment[name] = found->second;
   }
-  for (const auto& [name, value] : environment) {
-    run.environment.push_back(absl::StrCat(name, "=", value));
-  }
-  parts_.status.Show(absl::StrCat("waiting for the round hook ", run.hook.program));
-  hook_.Start(std::move(run),
-              [this, streams = std::move(streams)](const absl::Status& ended) mutable {
-                if (ended.ok()) return SpawnWorkers(std::move(streams));
-                parts_.pump.TakeHookWords(kHookWordsTime, [this, ended](const std::string& words) {
-                  if (is_starting_) SpawnWorkers(DescribeHookFailure(ended, words));
-                });
-              });
+  run.environment = ListOf(environment);
+  parts_.status.Show(absl::StrCat("waiting for the round hook ", hook.program));
+  programs_.hook.Start(
+      std::move(run), [this, streams = std::move(streams)](const absl::Status& ended) mutable {
+        if (ended.ok()) return SpawnWorkers(std::move(streams));
+        parts_.pump.TakeHookWords(kHookWordsTime, [this, ended](const std::string& words) {
+          if (is_starting_) SpawnWorkers(DescribeHookFailure(ended, words));
+        });
+      });
 }
 
 void LocalRound::SpawnWorkers(absl::StatusOr<std::vector<WorkerStreams>> streams) {
@@ -219,7 +239,7 @@ void LocalRound::Leave() {
 
 void LocalRound::Abandon() {
   if (!std::exchange(is_starting_, false)) return;
-  hook_.Cancel();
+  programs_.hook.Cancel();
   parts_.pump.CloseAttempt();
 }
 
@@ -228,7 +248,7 @@ void LocalRound::CancelStart() {
   if (!std::exchange(is_starting_, false)) return;
   parts_.status.Show("");
   network_.Cancel();
-  hook_.Cancel();
+  programs_.hook.Cancel();
   parts_.pump.CloseAttempt(parts_.roster.LocalRanks());
   for (int i = 0; i < assignment().local_world_size; ++i) {
     if (!parts_.roster.IsKept(LocalRank(i))) {
@@ -269,11 +289,7 @@ std::vector<std::string> LocalRound::EnvironmentOfWorker(const WorkerEnv& env) c
   const EnvironmentMap own = is_lone ? EncodeLoneWorkerEnv(env, parts_.options.environment)
                                      : EncodeWorkerEnv(env, parts_.options.environment);
   for (const auto& [name, value] : own) environment[name] = value;
-  std::vector<std::string> variables;
-  for (const auto& [name, value] : environment) {
-    variables.push_back(absl::StrCat(name, "=", value));
-  }
-  return variables;
+  return ListOf(environment);
 }
 
 void LocalRound::Spawn(const WorkerEnv& env, const WorkerStreams& streams) {

@@ -1,6 +1,7 @@
-// A round on this node: its ports, its part in PyTorch's store, its progress boards, and how its
-// workers come to run: first log files, then a look at the network, then the hook, then the workers
-// themselves. A stop that comes meanwhile cancels all of it.
+// A round on this node: the check before the node asks for it, its ports, its part in PyTorch's
+// store, its progress boards, and how its workers come to run: first log files, then a look at the
+// network, then the hook, then the workers themselves. A stop that comes meanwhile cancels all of
+// it.
 //
 // One event loop, loop thread only.
 #pragma once
@@ -19,9 +20,9 @@
 #include "agent/machine/worker_ports.h"
 #include "agent/network/round_network.h"
 #include "agent/process/board_memory.h"
-#include "agent/round_hook.h"
 #include "agent/status_line.h"
 #include "agent/torch_store/store_host.h"
+#include "agent/user_programs.h"
 #include "agent/warm_start.h"
 #include "agent/watch/hang_watch.h"
 #include "agent/watch/torch_programs.h"
@@ -59,6 +60,8 @@ class LocalRound {
   // Prepares the hook for PyTorch's programs, for the life of the agent. Without it workers run all
   // the same, and nothing is known of them.
   void PrepareTorchPrograms();
+  // CheckEnded follows.
+  void RunCheck();
   // Ends the store of the last round. PortsReserved, or PortsFailed.
   Event ReservePorts();
   // Starts the workers of the roster's round but those that were kept.
@@ -72,7 +75,7 @@ class LocalRound {
 
   StoreHost& torch_store() { return torch_store_; }
   const RoundNetwork& network() const { return network_; }
-  RoundHook& hook() { return hook_; }
+  UserPrograms& programs() { return programs_; }
   WarmStart& warm() { return warm_; }
 
  private:
@@ -98,8 +101,8 @@ class LocalRound {
 
   const Parts parts_;
   RoundNetwork network_;  // looked at before workers start
-  RoundHook hook_;        // runs before them
-  WarmStart warm_;        // may fork them
+  UserPrograms programs_;
+  WarmStart warm_;  // may fork them
   TorchPrograms torch_programs_;
   WorkerPorts ports_;
   StoreHost torch_store_;

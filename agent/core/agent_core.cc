@@ -20,6 +20,11 @@ bool HasWorkers(NodePhase phase) {
   return phase == NodePhase::kRunning || phase == NodePhase::kStopping;
 }
 
+bool IsBetweenRounds(NodePhase phase) {
+  return phase == NodePhase::kChecking || phase == NodePhase::kReserving ||
+         phase == NodePhase::kJoining;
+}
+
 // Schedulers warn with these before they end a job; they are the workers' business and stop
 // nothing, unless --signals_to_handle names them.
 bool IsPassedOn(int signal) { return signal == SIGUSR1 || signal == SIGUSR2 || signal == SIGCONT; }
@@ -42,7 +47,8 @@ MonoTime AgentCore::NextDeadline() const {
   if (phase_ == NodePhase::kIdle || phase_ == NodePhase::kDone) return MonoTime::InfiniteFuture();
   MonoTime next = Min(ServerDeadline(), ReportDeadline());
   if (phase_ == NodePhase::kStopping) next = Min(next, ladder_.deadline());
-  return Min(Min(next, kept_back_.Deadline()), Min(HelloDeadline(), WishDeadline()));
+  next = Min(Min(next, kept_back_.Deadline()), CheckDeadline());
+  return Min(next, Min(HelloDeadline(), WishDeadline()));
 }
 
 absl::Status AgentCore::MayPublish(MonoTime now) const {
@@ -61,8 +67,7 @@ std::string AgentCore::CheckInvariants() const {
 
 void AgentCore::On(const Started&, Turn& turn) {
   server_.Begin(turn.now);
-  Enter(NodePhase::kReserving);
-  turn.Do(ReservePorts{});
+  BeginJoin(turn);
 }
 
 void AgentCore::On(const PortsReserved& event, Turn& turn) {
@@ -80,6 +85,19 @@ void AgentCore::On(const PortsFailed& event, Turn& turn) {
   if (auto* finish = std::get_if<Finish>(&turn.effects.back())) {
     finish->outcome = {.exit_code = ExitCodeOf(event.status), .reason = reason};
   }
+}
+
+// What the others run goes on: the server hears that this node wants no place yet, and why.
+void AgentCore::On(const CheckEnded& event, Turn& turn) {
+  if (phase_ != NodePhase::kChecking || !check_.is_running()) return;
+  if (std::optional<Departure> departure = check_.Take(event, turn)) {
+    Depart(*std::move(departure), turn);
+    return;
+  }
+  if (!check_.is_open(options_)) return BeginJoin(turn);
+  Report(turn);
+  ladder_.Aim(After::kJoin);
+  EndSurvivors(turn);
 }
 
 void AgentCore::On(const DirectiveArrived& event, Turn& turn) {
@@ -123,6 +141,7 @@ void AgentCore::On(const WorkerSpawned& event, Turn& turn) {
   const bool is_stopping = phase_ == NodePhase::kStopping;
   if (!is_stopping) {
     ladder_.Aim(phase_ == NodePhase::kReporting ? After::kAsk : After::kJoin);
+    check_.Interrupt(turn);
     Enter(NodePhase::kStopping);
   }
   ladder_.StartKilled(is_stopping, turn);
@@ -290,6 +309,7 @@ void AgentCore::On(const Tick&, Turn& turn) {
   if (phase_ == NodePhase::kIdle) return;
   if (phase_ == NodePhase::kStopping && turn.now >= ladder_.deadline()) ClimbLadder(turn);
   if (phase_ == NodePhase::kDone) return;
+  if (turn.now >= CheckDeadline()) check_.Run(turn);
   if (turn.now >= HelloDeadline()) workers_.EndThoseThatDoNotCome(turn);
   if (turn.now >= WishDeadline()) {
     Depart(stop_.GiveUp(workers_, turn), turn);
@@ -333,9 +353,9 @@ void AgentCore::Obey(const RunRound& run, Turn& turn) {
 
 void AgentCore::Obey(const StopRound& stop, Turn& turn) {
   if (ending_.is_leaving()) return;
-  if (stop.round > round() && (phase_ == NodePhase::kJoining || phase_ == NodePhase::kReserving)) {
+  if (stop.round > round() && IsBetweenRounds(phase_)) {
     standing_.PassOver(stop.round);
-    if (phase_ == NodePhase::kJoining) Report(turn);
+    if (phase_ != NodePhase::kReserving) Report(turn);
     return;
   }
   if (stop.round != round()) return;
@@ -387,7 +407,7 @@ void AgentCore::Obey(const StopAt& at, Turn& turn) {
 void AgentCore::Obey(const EndJob& end, Turn& turn) {
   if (ending_.is_leaving()) return;
   // What else ends with 0 says why by itself: the program has finished.
-  const bool waits = phase_ == NodePhase::kJoining || phase_ == NodePhase::kReserving;
+  const bool waits = IsBetweenRounds(phase_);
   const bool left_together = stop_.is_known() && phase_ == NodePhase::kWaiting;
   if (end.outcome.exit_code == 0 && (waits || left_together)) {
     turn.Say(Announce::Level::kInfo, "ended", end.outcome.reason);
@@ -414,7 +434,7 @@ void AgentCore::Obey(const Refuse& refuse, Turn& turn) {
     // A server without a record of us counts our time itself. Where no worker is at stake, and only
     // the outcome is waited for, it is not the one to wait for.
     if (phase_ != NodePhase::kReporting) server_.NoteAlive(turn.now);
-    if (phase_ == NodePhase::kJoining && round() == kNoRound) {
+    if (IsBetweenRounds(phase_) && round() == kNoRound) {
       Obey(Wait{why}, turn);
       return;
     }
@@ -485,6 +505,7 @@ AgentPhase AgentCore::ReportedPhase() const {
     case NodePhase::kRunning:
       return AgentPhase::kRunning;
     case NodePhase::kStopping:
+      if (check_.is_open(options_)) return AgentPhase::kJoining;
       return workers_.has_failed() ? AgentPhase::kFailed : AgentPhase::kRunning;
     case NodePhase::kWaiting:
       return AgentPhase::kSucceeded;
@@ -504,6 +525,9 @@ void AgentCore::Report(Turn& turn) {
                      .departure = ending_.departure(),
                      .stop_floor = stop_.Floor(workers_)};
   standing_.Describe(phase_ == NodePhase::kRunning, &report);
+  if (report.phase == AgentPhase::kJoining && check_.is_open(options_)) {
+    report.check = CheckState{.failure = check_.failure()};
+  }
   if (!ending_.is_leaving()) report.stop_wish = stop_.Wished();
   turn.Do(SendReport{std::move(report)});
 }
@@ -517,6 +541,10 @@ void AgentCore::Enter(NodePhase phase) {
 
 MonoTime AgentCore::HelloDeadline() const {
   return phase_ == NodePhase::kRunning ? workers_.HelloDeadline() : MonoTime::InfiniteFuture();
+}
+
+MonoTime AgentCore::CheckDeadline() const {
+  return phase_ == NodePhase::kChecking ? check_.NextRun() : MonoTime::InfiniteFuture();
 }
 
 MonoTime AgentCore::WishDeadline() const {
@@ -585,24 +613,38 @@ void AgentCore::JoinAgain(Turn& turn) {
     if (!EndSurvivors(turn)) Conclude(ending_.OutcomeOfDeparture(), turn);
     return;
   }
-  if (phase_ != NodePhase::kReserving) Enter(NodePhase::kReserving);
+  if (workers_.has_failed()) check_.BecomeDue();
   standing_.BeginJoin();
   workers_.LeaveRound();
   ending_.NoteJobFailed(std::nullopt);
   shown_status_.clear();
-  turn.Do(ReservePorts{});
+  BeginJoin(turn);
+}
+
+void AgentCore::BeginJoin(Turn& turn) {
+  if (!check_.is_open(options_)) {
+    if (phase_ != NodePhase::kReserving) Enter(NodePhase::kReserving);
+    turn.Do(ReservePorts{});
+    return;
+  }
+  if (phase_ != NodePhase::kChecking) Enter(NodePhase::kChecking);
+  Report(turn);
+  if (check_.is_due()) check_.Run(turn);
 }
 
 bool AgentCore::EndSurvivors(Turn& turn) {
   const std::vector<LocalRank> kept = workers_.Kept();
   if (kept.empty()) return false;
-  turn.Do(
-      TellRoundOver{.is_followed = false, .reason = ending_.WhyNoRoundFollows(ladder_.after())});
+  const bool is_unfit = phase_ == NodePhase::kChecking && ladder_.after() == After::kJoin;
+  turn.Do(TellRoundOver{
+      .is_followed = false,
+      .reason = is_unfit ? check_.failure() : ending_.WhyNoRoundFollows(ladder_.after())});
   EndParked(kept, turn);
   return true;
 }
 
 void AgentCore::EndParked(const std::vector<LocalRank>& ended, Turn& turn) {
+  check_.Interrupt(turn);
   if (phase_ != NodePhase::kStopping) Enter(NodePhase::kStopping);
   ladder_.StartForParked(workers_.Release(ended), turn);
 }
@@ -653,6 +695,7 @@ void AgentCore::EndWith(JobOutcome outcome, Turn& turn) {
 }
 
 void AgentCore::Conclude(JobOutcome outcome, Turn& turn) {
+  check_.Interrupt(turn);
   Enter(NodePhase::kDone);
   turn.Do(ShowStatus{""});
   turn.Do(Finish{.outcome = std::move(outcome), .in_haste = ladder_.is_in_haste()});

@@ -22,6 +22,7 @@
 #include "agent/core/agent_phase.h"
 #include "agent/core/agreed_stop.h"
 #include "agent/core/kept_back.h"
+#include "agent/core/node_check.h"
 #include "agent/core/node_ending.h"
 #include "agent/core/node_standing.h"
 #include "agent/core/server_contact.h"
@@ -54,6 +55,7 @@ class AgentCore {
 
   NodePhase phase() const { return phase_; }
   Round round() const { return standing_.round(); }
+  const NodeCheck& check() const { return check_; }
   bool is_leaving() const { return ending_.is_leaving(); }
   // A1: workers of two rounds never run together: one of an earlier round awaits the next. A2:
   // nothing is started while stopping. A3: outside a round a worker awaits the next; after Finish
@@ -64,6 +66,7 @@ class AgentCore {
   void On(const Started&, Turn& turn);
   void On(const PortsReserved& event, Turn& turn);
   void On(const PortsFailed& event, Turn& turn);
+  void On(const CheckEnded& event, Turn& turn);
   void On(const DirectiveArrived& event, Turn& turn);
   void On(const LinkChanged& event, Turn& turn);
   void On(const LeaseTold& event, Turn& turn);
@@ -93,6 +96,8 @@ class AgentCore {
   void Take(const WorkerExited& exit, Turn& turn);
   void Enter(NodePhase phase);
   void JoinAgain(Turn& turn);
+  // Reserves ports, or has the node checked first.
+  void BeginJoin(Turn& turn);
   // False: every worker has ended, so the node may stay.
   bool DepartIfUnkillable(Turn& turn);
   // `kept_for`: why another round is expected, for those who go on in it; empty: none is.
@@ -122,6 +127,8 @@ class AgentCore {
   MonoTime HelloDeadline() const;
   // A report is due only where there is something to say.
   MonoTime ReportDeadline() const;
+  // When a check that has failed runs again.
+  MonoTime CheckDeadline() const;
   // When a wish for a stop step is given up, as long as it is all that this node's end depends on.
   MonoTime WishDeadline() const;
 
@@ -130,6 +137,7 @@ class AgentCore {
   ServerContact server_;
   NodeStanding standing_;
   WorkerGroup workers_;
+  NodeCheck check_;
   StopLadder ladder_;
   KeptBack kept_back_;
   AgreedStop stop_;

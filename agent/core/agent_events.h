@@ -25,6 +25,12 @@ struct PortsReserved {
 struct PortsFailed {
   absl::Status status;
 };
+// Answer to RunCheck. `failure` is empty if the check has passed; else how it ended, with its last
+// line, fit for a terminal.
+struct CheckEnded {
+  std::string failure;
+  bool cannot_start = false;  // its program cannot be executed
+};
 struct DirectiveArrived {
   Directive directive;
 };
@@ -103,15 +109,20 @@ struct PairsFailed {
   std::vector<FailedPair> pairs;
 };
 struct Tick {};
-using Event = std::variant<Started, PortsReserved, PortsFailed, DirectiveArrived, LinkChanged,
-                           LeaseTold, WorkerSpawned, WorkerExited, LastCallsChanged, WorkerPromised,
-                           WorkerGreeted, DescendantsGone, DescendantsNamed, SignalReceived,
-                           TimeRunsOut, GuardianLost, RoundForbidden, PairsFailed, Tick>;
+using Event =
+    std::variant<Started, PortsReserved, PortsFailed, CheckEnded, DirectiveArrived, LinkChanged,
+                 LeaseTold, WorkerSpawned, WorkerExited, LastCallsChanged, WorkerPromised,
+                 WorkerGreeted, DescendantsGone, DescendantsNamed, SignalReceived, TimeRunsOut,
+                 GuardianLost, RoundForbidden, PairsFailed, Tick>;
 
 struct SendReport {
   AgentReport report;
 };
 struct ReservePorts {};
+// Runs the node's check. Answered by CheckEnded, unless EndCheck comes first.
+struct RunCheck {};
+// Ends the check that runs: nobody waits for its answer any more.
+struct EndCheck {};
 // Processes for all local ranks but `kept`, whose workers live and await this round.
 struct StartWorkers {
   Assignment assignment;
@@ -175,9 +186,10 @@ struct Finish {
   JobOutcome outcome;
   bool in_haste = false;  // after a second interrupt
 };
-using Effect = std::variant<SendReport, ReservePorts, StartWorkers, SignalWorkers, PrepareSignal,
-                            EndWorker, NoteFailure, TellStop, TellRoundOver, SweepDescendants,
-                            AwaitDescendants, NameDescendants, ShowStatus, Announce, Finish>;
+using Effect =
+    std::variant<SendReport, ReservePorts, RunCheck, EndCheck, StartWorkers, SignalWorkers,
+                 PrepareSignal, EndWorker, NoteFailure, TellStop, TellRoundOver, SweepDescendants,
+                 AwaitDescendants, NameDescendants, ShowStatus, Announce, Finish>;
 std::string ToString(const Effect& effect);
 
 }  // namespace muster::agent

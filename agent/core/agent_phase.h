@@ -10,6 +10,7 @@ namespace muster::agent {
 
 enum class NodePhase {
   kIdle,       // before Started
+  kChecking,   // the node's check runs, or has failed and will run again
   kReserving,  // ports are being reserved for the next join
   kJoining,    // the rendezvous has been asked for a place
   kRunning,    // workers of the round run

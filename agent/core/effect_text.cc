@@ -17,6 +17,8 @@ std::string List(const char* name, const std::vector<LocalRank>& ranks) {
 struct EffectPrinter {
   std::string operator()(const SendReport& e) const { return muster::ToString(e.report); }
   std::string operator()(const ReservePorts&) const { return "reserve_ports"; }
+  std::string operator()(const RunCheck&) const { return "run_check"; }
+  std::string operator()(const EndCheck&) const { return "end_check"; }
   std::string operator()(const StartWorkers& e) const {
     return absl::StrCat("start_workers ", muster::ToString(DirectiveBody(RunRound{e.assignment})),
                         List(" kept=", e.kept));

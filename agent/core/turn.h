@@ -27,6 +27,7 @@ struct AgentCoreOptions {
   absl::Duration hello_timeout = absl::Seconds(30);
   std::string server;         // "the rendezvous at node1:29400", for messages
   bool hosts_server = false;  // this process is the server too: it is never unreachable
+  bool checks_node = false;   // there is a --node_check
 };
 
 struct Turn {

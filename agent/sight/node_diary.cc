@@ -42,6 +42,7 @@ void NodeDiary::TurnTo(NodePhase phase, bool is_starting) {
   const auto spent = [&] {
     switch (phase) {
       case NodePhase::kIdle:
+      case NodePhase::kChecking:
       case NodePhase::kReserving:
       case NodePhase::kJoining:
         return Spent::kForming;

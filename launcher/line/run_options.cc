@@ -300,8 +300,18 @@ std::vector<Option> ScriptOptions() {
   };
 }
 
-std::vector<Option> RoundHookOptions(JobSpec& spec) {
+std::vector<Option> NodeProgramOptions(NodeProgramsSpec& spec) {
   return {
+      {.name = "node_check",
+       .value_name = "PROGRAM",
+       .help = "run PROGRAM on each node before it joins and after each failure of its workers; a "
+               "node joins once it exits with 0, and is checked again after 10 s, 20 s, .. up to "
+               "10 minutes until then. muster-doctor: `muster doctor` [none]",
+       .read = Into(ParseText, spec.check.program)},
+      {.name = "node_check_timeout",
+       .value_name = "SECONDS",
+       .help = "time limit of the node check, which then has failed" + Default(spec.check.timeout),
+       .read = Into(ParseGrace, spec.check.timeout)},
       {.name = "round_hook",
        .value_name = "PROGRAM",
        .help =
@@ -472,7 +482,7 @@ command_line::Grammar RunGrammar(RunChoices& choices) {
       {kRendezvous, NetworkOptions(choices.spec)},
       {"Failures and signals", FailureOptions(choices)},
       {kProgram, ScriptOptions()},
-      {kProgram, RoundHookOptions(choices.spec)},
+      {kProgram, NodeProgramOptions(choices.spec.node_programs)},
       {kProgram, WorkerOptions(choices.spec)},
       {kProgram, OptionsWithoutEffect()},
       {kOutput, WorkerLogOptions(choices.spec.logs)},

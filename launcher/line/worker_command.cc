@@ -286,4 +286,35 @@ absl::StatusOr<WorkerProgram> ResolveWorkerCommand(const Program& program,
   return resolved;
 }
 
+absl::StatusOr<std::vector<std::string>> ResolveNodeCheck(const std::string& program,
+                                                          const ProgramLookup& lookup) {
+  const auto bad = [&](absl::string_view what, absl::string_view what_would_do) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--node_check=", program, ": ", what, "; ", what_would_do));
+  };
+  const FileKind kind = lookup.kind_of(program);
+  if (!HasSlash(program)) {
+    const std::string found = FindProgram(lookup, program);
+    if (!found.empty()) return Command{found};
+    const std::string muster = absl::StrCat(lookup.binary_directory, "/muster");
+    const bool is_doctor = program == "muster-doctor" && IsExecutable(lookup, muster);
+    if (is_doctor) return Command{muster, "doctor"};
+    return bad(absl::StrCat("there is no program of this name beside muster or on PATH"),
+               kind == FileKind::kAbsent
+                   ? "give its path, or --node_check=muster-doctor"
+                   : absl::StrCat("write ./", program, " for the file in this folder"));
+  }
+  switch (kind) {
+    case FileKind::kExecutable:
+      return Command{program};
+    case FileKind::kAbsent:
+      return bad(NoSuchFile(lookup, program).message(), "give an executable program");
+    case FileKind::kDirectory:
+      return bad("it is a folder", "give an executable program");
+    case FileKind::kFile:
+      break;
+  }
+  return bad("it is not executable", absl::StrCat("chmod +x ", program, " makes it so"));
+}
+
 }  // namespace muster::launcher

@@ -49,4 +49,12 @@ struct WorkerProgram {
 absl::StatusOr<WorkerProgram> ResolveWorkerCommand(const Program& program,
                                                    const ProgramLookup& lookup);
 
+// The argv of --node_check, which is executed itself. A bare name is looked for beside our binary,
+// then on PATH; muster-doctor is `muster doctor` where there is no link of that name.
+//
+// Errors: kInvalidArgument: a program that is not there, a folder, a file that is not executable;
+//         with what would do.
+absl::StatusOr<std::vector<std::string>> ResolveNodeCheck(const std::string& program,
+                                                          const ProgramLookup& lookup);
+
 }  // namespace muster::launcher

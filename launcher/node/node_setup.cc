@@ -86,14 +86,14 @@ int CountCores() {
   return cores.empty() ? agent::CountCpus() : static_cast<int>(cores.size());
 }
 
-absl::StatusOr<WorkerProgram> FindWorkerProgram(const JobSpec& spec, const Invocation& invocation) {
-  return ResolveWorkerCommand(spec.program, {.kind_of = KindOf,
-                                             .head_of = HeadOf,
-                                             .list_directory = NamesIn,
-                                             .current_directory = CurrentDirectory(),
-                                             .invoked_as = invocation.invoked_as,
-                                             .binary_directory = invocation.binary_directory,
-                                             .environment = invocation.environment});
+ProgramLookup LookupHere(const Invocation& invocation) {
+  return {.kind_of = KindOf,
+          .head_of = HeadOf,
+          .list_directory = NamesIn,
+          .current_directory = CurrentDirectory(),
+          .invoked_as = invocation.invoked_as,
+          .binary_directory = invocation.binary_directory,
+          .environment = invocation.environment};
 }
 
 // The NUMA node of the GPU that each worker uses: the one at its local rank among those it sees.
@@ -342,8 +342,12 @@ absl::StatusOr<NodeSetup> PrepareNode(const JobSpec& spec, const Placement& plac
   agent::AgentOptions& options = setup.agent;
   options.spec = spec;
   options.signals_may_reach_workers = placement.is_slurm;
-  MUSTER_ASSIGN_OR_RETURN(const WorkerProgram program, FindWorkerProgram(spec, invocation));
+  const ProgramLookup lookup = LookupHere(invocation);
+  MUSTER_ASSIGN_OR_RETURN(const WorkerProgram program, ResolveWorkerCommand(spec.program, lookup));
   MUSTER_RETURN_IF_ERROR(TakeProgram(spec, program, &setup));
+  if (NodeProgramSpec& check = options.spec.node_programs.check; !check.program.empty()) {
+    MUSTER_ASSIGN_OR_RETURN(check.command, ResolveNodeCheck(check.program, lookup));
+  }
   const NodeCpus cpus = CountCpus(placement);
   MUSTER_RETURN_IF_ERROR(BindDevices(spec, invocation, cpus, &options));
   MUSTER_RETURN_IF_ERROR(FindAddress(spec, placement, &setup));

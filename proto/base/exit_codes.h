@@ -12,6 +12,7 @@ inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;         // a wrong command line or configuration
 inline constexpr int kExitRefused = 3;       // the secret was refused
 inline constexpr int kExitNodesMissing = 4;  // at the join time-out
+inline constexpr int kExitNodeUnfit = 5;     // the only node does not pass its --node_check
 inline constexpr int kExitServerLost = 75;
 inline constexpr int kExitNoProgress = 75;  // restarts in a row without a new checkpoint
 // 76 is the guides' --left_exit_code: a drained or replaced node for which another one comes.

@@ -141,7 +141,7 @@ bool ForbidsRestart(const WorkerFailure& failure);
 
 // What an agent is doing.
 enum class AgentPhase {
-  kJoining,    // no workers alive; wants to be in the next round
+  kJoining,    // no workers alive; wants to be in the next round, unless `check` is set
   kRunning,    // workers of `round` are starting or running
   kFailed,     // a worker of `round` failed; the others are being stopped; see `failures`
   kSucceeded,  // every local worker of `round` ended with 0
@@ -167,6 +167,12 @@ struct StopWish {
   bool drain_me = false;  // the job goes on without this node; else it ends
   std::string reason;
   friend bool operator==(const StopWish&, const StopWish&) = default;
+};
+
+// A node's check (--node_check) that has not passed: it runs, or has failed.
+struct CheckState {
+  std::string failure;  // how it failed last, with its last line; empty: it has not failed yet
+  friend bool operator==(const CheckState&, const CheckState&) = default;
 };
 
 // What an agent remembers of its job, so that a server without its state does not count from zero.
@@ -197,6 +203,7 @@ struct AgentReport {
   // Members of `round` that do not reach each other, where the job requires it; workers wait. From
   // node 0, which has heard from all; at most kMaxFailedPairs.
   std::vector<FailedPair> failed_pairs;
+  std::optional<CheckState> check;  // with kJoining: the node wants no place until it has passed
   friend bool operator==(const AgentReport&, const AgentReport&) = default;
 };
 

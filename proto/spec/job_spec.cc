@@ -178,7 +178,9 @@ absl::Status CheckTimes(const JobSpec& spec) {
   }
   MUSTER_RETURN_IF_ERROR(CheckDuration("shutdown_timeout", spec.shutdown_timeout, kZeroAllowed));
   MUSTER_RETURN_IF_ERROR(CheckDuration("hang_timeout", spec.hang_timeout, false));
-  MUSTER_RETURN_IF_ERROR(CheckDuration("round_hook_timeout", spec.round_hook.timeout, false));
+  const NodeProgramsSpec& programs = spec.node_programs;
+  MUSTER_RETURN_IF_ERROR(CheckDuration("round_hook_timeout", programs.round_hook.timeout, false));
+  MUSTER_RETURN_IF_ERROR(CheckDuration("node_check_timeout", programs.check.timeout, false));
   if (!(spec.monitor_interval_s > 0) || !std::isfinite(spec.monitor_interval_s)) {
     return Bad("monitor_interval", spec.monitor_interval_s, "expected seconds, more than 0");
   }

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "proto/base/endpoint.h"
 #include "proto/base/membership.h"
+#include "proto/spec/node_programs.h"
 
 namespace muster {
 
@@ -161,13 +162,6 @@ struct NetworkUse {
   friend bool operator==(const NetworkUse&, const NetworkUse&) = default;
 };
 
-// --round_hook: run on each node before the workers of each round start.
-struct RoundHookSpec {
-  std::string program;  // empty: none
-  absl::Duration timeout = absl::Seconds(60);
-  friend bool operator==(const RoundHookSpec&, const RoundHookSpec&) = default;
-};
-
 struct JobSpec {
   // The job and its size.
   std::string run_id = "none";
@@ -211,7 +205,7 @@ struct JobSpec {
 
   // What runs.
   Program program;
-  RoundHookSpec round_hook;
+  NodeProgramsSpec node_programs;
   bool virtual_local_rank = false;
   NumaBinding numa_binding = NumaBinding::kNone;
   OmpThreads omp_threads;

@@ -80,6 +80,10 @@ absl::StatusOr<WorkerEnv> DecodeWorkerEnv(const EnvironmentMap& environment);
 // (128 KiB on Linux).
 std::string MakeTfConfig(const std::vector<std::string>& worker_addresses, Rank rank);
 
+// A node check (--node_check) has this one besides what workers inherit: no round and no other node
+// is there yet.
+inline constexpr char kNodeCheckVariable[] = "MUSTER_NODE_CHECK";
+
 // Names that must not reach a worker: the secret, and what an outer job said of its own workers
 // (a MUSTER_* variable of a job inside a job). Other MUSTER_* variables are the user's own
 // settings.

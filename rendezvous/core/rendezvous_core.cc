@@ -247,6 +247,7 @@ NodeState& RendezvousCore::Remember(Incarnation from, const AgentReport& report,
 }
 
 void RendezvousCore::ApplyPhase(NodeState& node, Turn& turn) {
+  NoteCheck(state_, node);
   if (node.report.phase == AgentPhase::kJoining) {
     ApplyJoining(node, turn);
     return;
@@ -264,7 +265,11 @@ void RendezvousCore::ApplyJoining(NodeState& node, Turn& turn) {
   const bool was_in_round = state_.in_round.erase(node.incarnation) > 0;
   const bool breaks_round = was_in_round && state_.phase == JobPhase::kRunning;
   if (breaks_round) RecordChange(state_, name, turn.now);
-  if (!state_.drained.contains(node.incarnation)) PutOnWaitingList(state_, node, turn.now);
+  if (node.report.check) {
+    TakeOffWaitingList(state_, node);
+  } else if (!state_.drained.contains(node.incarnation)) {
+    PutOnWaitingList(state_, node, turn.now);
+  }
   if (!breaks_round) return;
   EndRound(StopCause::kMembershipChange, absl::StrCat(name, " joined again by itself"), true, turn);
 }

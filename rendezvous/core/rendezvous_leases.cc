@@ -149,6 +149,8 @@ void RendezvousCore::Forget(Incarnation node) {
     if (state_.nodes.contains(other)) state_.nodes.at(other).apart_from.erase(node);
   }
   TakeOffWaitingList(state_, gone);
+  state_.outside.checking.erase(node);
+  state_.outside.unfit.erase(node);
   state_.leases.erase({gone.lease_expires, node});
   if (state_.settings->is_static) state_.ranks.claims.erase(*gone.report.node.node_rank);
   if (state_.former.size() == kMaxFormerNodes) state_.former.erase(state_.former.begin());

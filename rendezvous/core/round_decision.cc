@@ -71,6 +71,20 @@ std::string WantedInWords(const RendezvousSettings& settings) {
   return absl::StrCat(settings.min_nodes, " to ", settings.max_nodes, " nodes");
 }
 
+// Why nodes that are there do not join: "; node2 does not pass its check: …". Empty: all could.
+std::string UnfitText(const JobState& state) {
+  std::string text;
+  int count = 0;
+  for (const Incarnation node : state.outside.unfit) {
+    if (++count > kMaxMissingNamed) break;
+    absl::StrAppend(&text, "; ", NameOf(state, node),
+                    " does not pass its check: ", state.nodes.at(node).report.check->failure);
+  }
+  const int more = static_cast<int>(state.outside.unfit.size()) - kMaxMissingNamed;
+  if (more > 0) absl::StrAppend(&text, "; nor do ", more, " more");
+  return text;
+}
+
 std::string TimeoutReason(const JobState& state, MonoTime now) {
   std::vector<std::string> present;
   for (const auto& [unused, node] : state.joined) {
@@ -86,7 +100,7 @@ std::string TimeoutReason(const JobState& state, MonoTime now) {
       absl::StrCat(num_joined, " of ", is_fixed ? "" : "at least ", settings.min_nodes, " ",
                    Nodes(settings.min_nodes), " joined within ", InWords(settings.join_timeout));
   if (num_joined > 0) absl::StrAppend(&text, ": ", NamesInWords(present, num_joined));
-  absl::StrAppend(&text, "; missing: ", MissingInWords(FindMissing(state)));
+  absl::StrAppend(&text, "; missing: ", MissingInWords(FindMissing(state)), UnfitText(state));
   for (const auto& [unused, name] : state.lost) {
     if (settings.is_static) absl::StrAppend(&text, " (", name, " was lost)");
     if (settings.is_static) break;
@@ -129,9 +143,11 @@ std::string MissingText(const JobState& state) {
   const Missing missing = FindMissing(state);
   std::string text = absl::StrCat("waiting for ", missing.count, " more of ",
                                   WantedInWords(settings), missing.names.empty() ? "" : " (");
-  if (missing.names.empty()) return text;
-  return absl::StrCat(text, missing.are_ranks ? "" : "in the place of ", MissingInWords(missing),
-                      ")");
+  if (!missing.names.empty()) {
+    absl::StrAppend(&text, missing.are_ranks ? "" : "in the place of ", MissingInWords(missing),
+                    ")");
+  }
+  return text + UnfitText(state);
 }
 
 std::string AwayText(const JobState& state) {
@@ -146,6 +162,17 @@ std::string AwayText(const JobState& state) {
                                  : "their connections, until their leases end");
 }
 
+std::string CheckingText(const JobState& state, absl::Duration left) {
+  std::vector<std::string> names;
+  for (const Incarnation node : state.outside.checking) {
+    if (static_cast<int>(names.size()) == kMaxMissingNamed) break;
+    names.push_back(NameOf(state, node));
+  }
+  const int count = static_cast<int>(state.outside.checking.size());
+  return absl::StrCat("waiting for the check of ", NamesInWords(names, count), ", for ",
+                      InWords(left), " at most");
+}
+
 // The verdict once nobody is stopping and at least min_nodes are at hand.
 RoundDecision DecideWithEnough(const JobState& state, MonoTime now) {
   const RendezvousSettings& settings = *state.settings;
@@ -155,8 +182,13 @@ RoundDecision DecideWithEnough(const JobState& state, MonoTime now) {
   std::string reason;
   if (joined >= settings.max_nodes) {
     reason = absl::StrCat("all ", settings.max_nodes, " ", Nodes(settings.max_nodes), " joined");
-  } else if (state.round != kNoRound && state.survivors_joined >= settings.min_nodes) {
+  } else if (state.round != kNoRound && state.outside.survivors_joined >= settings.min_nodes) {
     if (!state.away.empty()) return WaitUntil(MonoTime::InfiniteFuture(), AwayText(state));
+    const MonoTime last_call_ends =
+        state.last_call_since.value_or(now) + settings.last_call_timeout;
+    if (!state.outside.checking.empty() && now < last_call_ends) {
+      return WaitUntil(last_call_ends, CheckingText(state, last_call_ends - now));
+    }
     reason = absl::StrCat(joined, " of ", WantedInWords(settings), " joined again");
   } else {
     const MonoTime last_call_ends =

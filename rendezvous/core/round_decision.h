@@ -36,7 +36,8 @@ inline constexpr absl::Duration kStopSlack = absl::Seconds(15);
 //   * static: exactly the node ranks 0..max_nodes-1;
 //   * a re-formed round: complete at once when the survivors among those who joined are at least
 //     min_nodes, after the back-off; one that has joined and lost its connection is waited for, at
-//     most until its lease ends;
+//     most until its lease ends; so is a member whose node check runs, at most for a last call,
+//     and one whose check has failed is not;
 //   * min_nodes are there, with those held back (membership_policy.h) if it takes them: complete
 //     when the last call has elapsed;
 //   * never while the server is so young that agents of an earlier life may still come;

@@ -80,7 +80,9 @@ void RendezvousCore::CompleteRound(const std::string& reason, Turn& turn) {
   ++state_.rounds_completed;
   Assign(reason);
   ++state_.attempts;
-  state_.survivors_joined = 0;  // who is left on the list is not a member
+  // The nodes left on the list, or being checked, are not members.
+  state_.outside.survivors_joined = 0;
+  state_.outside.checking.clear();
   state_.in_round = {state_.members.begin(), state_.members.end()};
   state_.lost.clear();
   state_.succeeded.clear();

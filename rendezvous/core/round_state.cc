@@ -81,6 +81,17 @@ std::string CheckNode(const JobState& state, const NodeState& node) {
   if (node.wants_place && state.drained.contains(node.incarnation)) {
     return absl::StrCat("R12: ", node.report.node.name, " is drained, and waits for a place");
   }
+  if (node.wants_place && node.report.check) {
+    return absl::StrCat("R12: ", node.report.node.name,
+                        " has not passed its check, and waits for a place");
+  }
+  const std::optional<CheckState>& check = node.report.check;
+  const bool is_unfit = check && !check->failure.empty();
+  const bool is_checking = check && !is_unfit && state.assignments.contains(node.incarnation);
+  if (state.outside.unfit.contains(node.incarnation) != is_unfit ||
+      (state.outside.checking.contains(node.incarnation) && !is_checking)) {
+    return absl::StrCat("R9: the check of ", node.report.node.name, " is not listed as it stands");
+  }
   const bool runs = state.phase == JobPhase::kRunning && state.in_round.contains(node.incarnation);
   for (const Incarnation other : node.apart_from) {
     if (!runs || !state.in_round.contains(other)) continue;
@@ -119,7 +130,12 @@ std::string CheckIndices(const JobState& state) {
   if (waiting != state.joined.size() + state.away.size() + state.held_back.size()) {
     return "R9: an unknown node waits for a place";
   }
-  if (survivors != state.survivors_joined) return "R9: survivors miscounted";
+  if (survivors != state.outside.survivors_joined) return "R9: survivors miscounted";
+  for (const absl::btree_set<Incarnation>& listed : {state.outside.checking, state.outside.unfit}) {
+    for (const Incarnation node : listed) {
+      if (!state.nodes.contains(node)) return "R9: the check of an unknown node is listed";
+    }
+  }
   if (state.settings && state.settings->is_static &&
       static_cast<int>(state.ranks.missing.size() + state.joined.size()) !=
           state.settings->max_nodes) {

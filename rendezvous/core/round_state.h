@@ -17,6 +17,7 @@
 #include "proto/base/lease.h"
 #include "proto/base/membership.h"
 #include "proto/base/mono_time.h"
+#include "rendezvous/core/outsiders.h"
 
 namespace muster::rendezvous {
 
@@ -167,11 +168,11 @@ struct NodeRanks {
 //   R6: at most one live incarnation holds a node rank: of the round, and of a static job.
 //   R7: an ended job has an outcome, and nobody is in its round any more.
 //   R8: a node that has been told to run a round had left the round that it was told of before.
-//   R9: the indices (joined, away, held_back, survivors_joined, ranks.missing, in_round, succeeded,
-//       leases) agree with the nodes they speak of.
+//   R9: the indices (joined, away, held_back, outside, ranks.missing, in_round, succeeded, leases)
+//       agree with the nodes they speak of.
 //   R10: the attempt of a round is later than that of any round before it.
 //   R11: no rank has begun a step beyond the one that is named, by what its node has promised.
-//   R12: no drained node waits for a place.
+//   R12: no drained node waits for a place, and none whose node check has not passed.
 //   R13: members of a round that runs reach each other, as far as is known.
 struct JobState : JobRecord {
   absl::btree_map<Incarnation, NodeState> nodes;
@@ -193,7 +194,7 @@ struct JobState : JobRecord {
   absl::btree_map<std::pair<std::string, uint64_t>, Incarnation> away;
   // Held back for their history, keyed by the time until which they are.
   absl::btree_map<std::pair<MonoTime, uint64_t>, Incarnation> held_back;
-  int survivors_joined = 0;  // how many of `joined` are members
+  Outsiders outside;
   NodeRanks ranks;
   MonoTime forming_since;
   MonoTime joined_since;                    // when `joined` stopped being empty

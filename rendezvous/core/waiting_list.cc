@@ -1,5 +1,6 @@
 #include "rendezvous/core/waiting_list.h"
 
+#include <optional>
 #include <vector>
 
 #include "rendezvous/core/membership_policy.h"
@@ -19,9 +20,21 @@ void PutOnWaitingList(JobState& state, NodeState& node, MonoTime now) {
     state.held_back[{node.held_until, node.join_order}] = node.incarnation;
   } else {
     state.joined[node.join_order] = node.incarnation;
-    state.survivors_joined += state.assignments.contains(node.incarnation) ? 1 : 0;
+    state.outside.survivors_joined += state.assignments.contains(node.incarnation) ? 1 : 0;
     if (state.settings->is_static) state.ranks.missing.erase(*node.report.node.node_rank);
     if (is_first && !was_ready) state.joined_since = now;
+  }
+}
+
+void NoteCheck(JobState& state, const NodeState& node) {
+  state.outside.checking.erase(node.incarnation);
+  state.outside.unfit.erase(node.incarnation);
+  const std::optional<CheckState>& check = node.report.check;
+  if (!check) return;
+  if (!check->failure.empty()) {
+    state.outside.unfit.insert(node.incarnation);
+  } else if (state.assignments.contains(node.incarnation)) {
+    state.outside.checking.insert(node.incarnation);
   }
 }
 
@@ -29,7 +42,7 @@ void TakeOffWaitingList(JobState& state, NodeState& node) {
   if (!node.wants_place) return;
   node.wants_place = false;
   if (state.joined.erase(node.join_order) > 0) {
-    state.survivors_joined -= state.assignments.contains(node.incarnation) ? 1 : 0;
+    state.outside.survivors_joined -= state.assignments.contains(node.incarnation) ? 1 : 0;
     if (state.settings->is_static) state.ranks.missing.insert(*node.report.node.node_rank);
     return;
   }

@@ -13,6 +13,9 @@ namespace muster::rendezvous {
 // of its connection, and when its time of being held back is over.
 void PutOnWaitingList(JobState& state, NodeState& node, MonoTime now);
 
+// Lists the node in JobState::outside by the check of its newest report.
+void NoteCheck(JobState& state, const NodeState& node);
+
 // Does nothing if it is on none.
 void TakeOffWaitingList(JobState& state, NodeState& node);
 

@@ -44,6 +44,13 @@ void FailedPairFields(Wire<proto::Report::FailedPair> wire, FailedPair& pair) {
   pair.fault = PairFaultOf(wire.in().fault());
 }
 
+void CheckFields(Wire<proto::Report::Check> wire, CheckState& check) {
+  using P = proto::Report::Check;
+  constexpr TextBounds kFailure{
+      .taken = kMaxCheckBytes, .sent = kMaxCheckBytes, .is_printable = true};
+  wire.Text("check.failure", kFailure, &P::failure, &P::mutable_failure, check.failure);
+}
+
 void PastFields(Wire<proto::Report::Past> wire, JobPast& past) {
   using P = proto::Report::Past;
   wire.Number("past.attempts", kAttempts, &P::attempts, &P::set_attempts, past.attempts);
@@ -80,6 +87,7 @@ void FencedReportFields(Wire<proto::Report> wire, FencedReport& fenced) {
              StopWishFields);
   wire.List("failed_pairs", kPairs, &P::failed_pairs, &P::mutable_failed_pairs, report.failed_pairs,
             FailedPairFields);
+  wire.Inner(&P::has_check, &P::check, &P::mutable_check, report.check, CheckFields);
   wire.Number("num_nodes", kCount, &P::num_nodes, &P::set_num_nodes, report.num_nodes);
   wire.Inner(&P::past, &P::mutable_past, report.past, PastFields);
 }

@@ -24,7 +24,7 @@ namespace muster::rendezvous {
 
 class EncodedParts;  // rendezvous/link/parts_wire.h
 
-inline constexpr int kProtocolVersion = 6;
+inline constexpr int kProtocolVersion = 7;
 // The most bytes of a message: to the server, of one report or one request to the store; to an
 // agent, of one directive or one reply of the store with its values.
 inline constexpr int kMaxMessageBytes = 4 << 20;
@@ -34,6 +34,9 @@ inline constexpr int kMaxPortsPerNode = 4096;
 inline constexpr int kMaxFailures = 4096;
 inline constexpr size_t kMaxTextBytes = size_t{64} << 10;
 inline constexpr size_t kMaxRunIdBytes = 1024;
+
+// The most bytes of why a node does not pass its check.
+inline constexpr size_t kMaxCheckBytes = 1024;
 
 // What an encoder keeps of failures: the first ones, the head of the message and the tail of the
 // output.

@@ -58,7 +58,7 @@ class RoundHere : public LogPumpTest {
             .on_spawn_failed = [](uint64_t, absl::Status status) { ADD_FAILURE() << status; },
             .on_exited =
                 [this](const WorkerExit& exit) {
-                  if (round_->hook().OnExited(exit)) return;
+                  if (round_->programs().OnExited(exit)) return;
                   ended_[roster_.Find(exit.worker_id)->local_rank.value()] = exit.exit_code;
                 },
             .on_warm = [](const WarmState&) {},
@@ -144,7 +144,7 @@ TEST_F(RoundHere, GivesKeptWorkersTheirPlaceAndStartsTheOthers) {
 }
 
 TEST_F(RoundHere, StartsNoWorkerWhereItsHookFails) {
-  options_.spec.round_hook.program = "false";
+  options_.spec.node_programs.round_hook.program = "false";
   LogPumpOptions with_hook = Options({});
   with_hook.has_hook = true;
   pump_ = std::make_unique<LogPump>(loop_, std::move(with_hook));

@@ -586,8 +586,8 @@ TEST_F(AgentCoreTest, DoesNotMissTheRendezvousOnceTheJobHasEnded) {
 TEST(AgentPhases, TableNamesEveryPhaseButTheLastAsASource) {
   const std::string table = PhaseTable();
   for (NodePhase phase :
-       {NodePhase::kIdle, NodePhase::kReserving, NodePhase::kJoining, NodePhase::kRunning,
-        NodePhase::kWaiting, NodePhase::kStopping, NodePhase::kReporting}) {
+       {NodePhase::kIdle, NodePhase::kChecking, NodePhase::kReserving, NodePhase::kJoining,
+        NodePhase::kRunning, NodePhase::kWaiting, NodePhase::kStopping, NodePhase::kReporting}) {
     EXPECT_THAT(table, HasSubstr(std::string(ToString(phase)) + " -> "));
   }
   EXPECT_THAT(table, ::testing::Not(HasSubstr("done -> ")));

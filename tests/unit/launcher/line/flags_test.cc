@@ -318,6 +318,7 @@ TEST(ParseFlags, NamesOptionAndValueOfEachBadValue) {
       {"--watch=kill", "expected auto, off, report, restart or replace"},
       {"--hang_timeout=0", "must be longer than 0"},
       {"--round_hook_timeout=0", "must be longer than 0"},
+      {"--node_check_timeout=0", "must be longer than 0"},
       {"--rdzv_conf=timeout", "'timeout' is not of the form KEY=VALUE"},
       {"--rdzv_conf=joint=1", "unknown key 'joint'"},
       {"--rdzv_backend=foo", "expected static, c10d or muster"},

@@ -37,6 +37,13 @@ class FakeFiles {
   }
 
   absl::StatusOr<Command> Resolve(const Program& program) const {
+    absl::StatusOr<WorkerProgram> resolved = ResolveWorkerCommand(program, Lookup());
+    if (!resolved.ok()) return resolved.status();
+    python = absl::StrCat(resolved->python, " ", resolved->python_why);
+    python_on_path = resolved->python_on_path;
+    return resolved->argv;
+  }
+  ProgramLookup Lookup() const {
     ProgramLookup lookup;
     lookup.kind_of = [this](const std::string& path) {
       const auto it = kinds_.find(path.rfind("./", 0) == 0 ? path.substr(2) : path);
@@ -59,11 +66,7 @@ class FakeFiles {
     lookup.invoked_as = invoked_as_;
     lookup.binary_directory = "/opt/muster/bin";
     lookup.environment = environment_;
-    absl::StatusOr<WorkerProgram> resolved = ResolveWorkerCommand(program, lookup);
-    if (!resolved.ok()) return resolved.status();
-    python = absl::StrCat(resolved->python, " ", resolved->python_why);
-    python_on_path = resolved->python_on_path;
-    return resolved->argv;
+    return lookup;
   }
 
   Command Of(const Program& program) const {
@@ -284,6 +287,49 @@ TEST(ResolveWorkerCommand, TakesTheVersionThatPipInstalledUsForWhereThereAreSeve
 TEST(ResolveWorkerCommand, ExplainsAMissingPython) {
   EXPECT_THAT(FakeFiles().File("t.py").Variable("PATH", "/none").Message({.name = "t.py"}),
               HasSubstr("there is no python3 on PATH; set PYTHON_EXEC"));
+}
+
+Command CheckOf(const FakeFiles& files, const std::string& program) {
+  const absl::StatusOr<Command> command = ResolveNodeCheck(program, files.Lookup());
+  return command.ok() ? *command : Command{std::string(command.status().message())};
+}
+
+TEST(ResolveNodeCheck, ExecutesAFileItselfAlsoOneOfPython) {
+  EXPECT_THAT(
+      CheckOf(FakeFiles().Executable("/etc/check.py", "#!/usr/bin/env python3\n"), "/etc/check.py"),
+      ElementsAre("/etc/check.py"));
+}
+
+TEST(ResolveNodeCheck, LooksForABareNameBesideMusterAndOnPath) {
+  FakeFiles files;
+  files.Executable("/usr/bin/dcgmi");
+  EXPECT_THAT(CheckOf(files, "dcgmi"), ElementsAre("/usr/bin/dcgmi"));
+  files.Executable("/opt/muster/bin/dcgmi");
+  EXPECT_THAT(CheckOf(files, "dcgmi"), ElementsAre("/opt/muster/bin/dcgmi"));
+}
+
+TEST(ResolveNodeCheck, TakesMusterForTheDoctorWhereThereIsNoLink) {
+  FakeFiles files;
+  files.Executable("/opt/muster/bin/muster");
+  EXPECT_THAT(CheckOf(files, "muster-doctor"), ElementsAre("/opt/muster/bin/muster", "doctor"));
+  files.Executable("/usr/bin/muster-doctor");
+  EXPECT_THAT(CheckOf(files, "muster-doctor"), ElementsAre("/usr/bin/muster-doctor"));
+}
+
+TEST(ResolveNodeCheck, SaysWhatWouldDo) {
+  FakeFiles files;
+  files.File("check").File("/etc/check").File("/etc/chek.sh").Directory("/etc");
+  EXPECT_THAT(CheckOf(files, "chuck"),
+              ElementsAre("--node_check=chuck: there is no program of this name beside muster or "
+                          "on PATH; give its path, or --node_check=muster-doctor"));
+  EXPECT_THAT(CheckOf(files, "check"),
+              ElementsAre(HasSubstr("write ./check for the file in this folder")));
+  EXPECT_THAT(CheckOf(files, "/etc/check"),
+              ElementsAre("--node_check=/etc/check: it is not executable; chmod +x /etc/check "
+                          "makes it so"));
+  EXPECT_THAT(CheckOf(files, "/etc"), ElementsAre(HasSubstr("it is a folder")));
+  EXPECT_THAT(CheckOf(files, "/etc/check.sh"),
+              ElementsAre(HasSubstr("there is no file /etc/check.sh; did you mean /etc/chek.sh?")));
 }
 
 }  // namespace

@@ -208,7 +208,7 @@ TEST(MakeRendezvousSettings, TakesEveryFieldThatIsNotANodesOwn) {
          worker_master_port, worker_master_addr, worker_ports, store_clients, is_host, tls,
          authentication, join_timeout, last_call_timeout, close_timeout, read_timeout,
          orphan_timeout, lease, max_restarts, scale_up, left_exit_code, shutdown_timeout, watch,
-         hang_timeout, signals_to_handle, monitor_interval_s, program, round_hook,
+         hang_timeout, signals_to_handle, monitor_interval_s, program, node_programs,
          virtual_local_rank, numa_binding, omp_threads, logs] = spec;
   const std::function<void(JobSpec&)> agreed[] = {
       [](JobSpec& s) { s.min_nodes = 1; },
@@ -245,7 +245,7 @@ TEST(MakeRendezvousSettings, TakesEveryFieldThatIsNotANodesOwn) {
   node_rank = worker_master_port = worker_ports.first = 1;
   signals_to_handle = {1};
   monitor_interval_s = 7;
-  program.name = round_hook.program = logs.log_dir = "other";
+  program.name = node_programs.check.program = logs.log_dir = "other";
   virtual_local_rank = true;
   numa_binding = NumaBinding::kNode;
   omp_threads.count = 7;

@@ -64,8 +64,9 @@ inline FencedReport FilledReport() {
                     Departure{15, true, "asked to", 4},
                     int64_t{41},
                     StopWish{15, true, "its time is up"},
-                    {FailedPair{1, 2, PairFault::kMtu}}};
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = value;
+                    {FailedPair{1, 2, PairFault::kMtu}},
+                    CheckState{"GPU 3 is gone"}};
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = value;
   return {Incarnation(0x1234), ServerTerm(2), value};
 }
 

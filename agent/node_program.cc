@@ -1,4 +1,4 @@
-#include "agent/round_hook.h"
+#include "agent/node_program.h"
 
 #include <csignal>
 #include <utility>
@@ -8,54 +8,54 @@
 
 namespace muster::agent {
 
-RoundHook::RoundHook(asio::io_context& loop, GuardianClient& guardian)
-    : guardian_(guardian), timer_(loop) {}
+NodeProgram::NodeProgram(asio::io_context& loop, GuardianClient& guardian, Words words)
+    : guardian_(guardian), words_(std::move(words)), timer_(loop) {}
 
-void RoundHook::Start(HookRun run, absl::AnyInvocable<void(absl::Status)> then) {
+void NodeProgram::Start(ProgramRun run, absl::AnyInvocable<void(absl::Status)> then) {
   id_ = run.id;
-  program_ = run.hook.program;
+  program_ = run.argv.front();
   then_ = std::move(then);
   guardian_.Spawn({.worker_id = run.id,
-                   .argv = {run.hook.program},
+                   .argv = std::move(run.argv),
                    .environment = std::move(run.environment),
                    .stdout_fd = run.output.get(),
                    .stderr_fd = run.output.get()});
-  timer_.expires_after(absl::ToChronoNanoseconds(run.hook.timeout));
-  timer_.async_wait([this, id = id_, timeout = run.hook.timeout](const asio::error_code& error) {
+  timer_.expires_after(absl::ToChronoNanoseconds(run.timeout));
+  timer_.async_wait([this, id = id_, timeout = run.timeout](const asio::error_code& error) {
     if (error || id != id_) return;
     guardian_.SignalGroup(id, SIGKILL);
     Finish(absl::DeadlineExceededError(
-        absl::StrCat("the round hook ", program_, " did not end within ",
-                     absl::FormatDuration(timeout), " (--round_hook_timeout)")));
+        absl::StrCat(words_.name, " ", program_, " did not end within ",
+                     absl::FormatDuration(timeout), " (", words_.option, "_timeout)")));
   });
 }
 
-void RoundHook::Cancel() {
+void NodeProgram::Cancel() {
   if (id_ == 0) return;
   guardian_.SignalGroup(std::exchange(id_, 0), SIGKILL);
   timer_.cancel();
   then_ = nullptr;
 }
 
-bool RoundHook::OnSpawnFailed(uint64_t id, const absl::Status& status) {
+bool NodeProgram::OnSpawnFailed(uint64_t id, const absl::Status& status) {
   if (id_ == 0 || id != id_) return false;
-  Finish(absl::Status(status.code(), absl::StrCat("--round_hook: ", status.message())));
+  Finish(absl::Status(status.code(), absl::StrCat(words_.option, ": ", status.message())));
   return true;
 }
 
-bool RoundHook::OnExited(const WorkerExit& exit) {
+bool NodeProgram::OnExited(const WorkerExit& exit) {
   if (id_ == 0 || exit.worker_id != id_) return false;
   absl::Status status;
   if (exit.signal != 0 || exit.exit_code != 0) {
     status = absl::AbortedError(
-        absl::StrCat("the round hook ", program_, " ",
+        absl::StrCat(words_.name, " ", program_, " ",
                      HowItEnded({.exit_code = exit.exit_code, .signal = exit.signal})));
   }
   Finish(std::move(status));
   return true;
 }
 
-void RoundHook::Finish(absl::Status status) {
+void NodeProgram::Finish(absl::Status status) {
   id_ = 0;
   timer_.cancel();
   std::exchange(then_, nullptr)(std::move(status));
