@@ -128,6 +128,10 @@ void SimCluster::CheckNewRound(int job, Instance instance, Round round) {
   if (state == nullptr) return;
   for (const Incarnation member : state->members) {
     if (!nodes_.contains(member)) continue;
+    if (state->nodes.at(member).report.check) {
+      Fail(absl::StrCat("P2: ", nodes_.at(member).name,
+                        " has not passed its check, and is in round ", ToString(round)));
+    }
     if (!state->nodes.at(member).connected) {
       Fail(
           absl::StrCat("C3: ", nodes_.at(member).name, " is gone, and in round ", ToString(round)));

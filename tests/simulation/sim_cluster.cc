@@ -55,6 +55,9 @@ void SimCoverage::Add(const SimCoverage& other) {
   rounds_checked += other.rounds_checked;
   rounds_parted += other.rounds_parted;
   jobs_parted += other.jobs_parted;
+  checks_passed += other.checks_passed;
+  checks_failed += other.checks_failed;
+  rounds_without_unfit += other.rounds_without_unfit;
 }
 
 SimPlan SimCluster::PlanOf(uint64_t seed) {
@@ -125,7 +128,8 @@ void SimCluster::StartNode(int job, const std::string& name, std::optional<int> 
                                   .settings = plan.settings,
                                   .read_timeout = absl::Seconds(60),
                                   .server = "the rendezvous",
-                                  .hosts_server = hosts};
+                                  .hosts_server = hosts,
+                                  .checks_node = plan_.failed_checks > 0};
   node.core = std::make_unique<agent::AgentCore>(options);
   node.is_connected = false;
   StepAgent(id, agent::Started{});
@@ -187,7 +191,12 @@ void SimCluster::Perform(Node& node, const agent::Effect& effect) {
       ports.worker_ports.push_back(random_.Between(20000, 60000));
     }
     schedule_.After(absl::ZeroDuration(), [this, id, ports] { StepAgent(id, ports); });
+  } else if (std::holds_alternative<agent::RunCheck>(effect)) {
+    RunCheck(node);
+  } else if (std::holds_alternative<agent::EndCheck>(effect)) {
+    node.check = {};
   } else if (const auto* start = std::get_if<agent::StartWorkers>(&effect)) {
+    CheckIsFit(node);
     node.heard_inquiry = {};
     node.signals_kept = 0;
     if (CheckPairs(node, start->assignment).empty()) {

@@ -38,6 +38,8 @@
 //   C15: while workers are asked what they called last, none is signalled but by SIGKILL, or told
 //        that its round is over; and neither that nor a failure waits for longer than the inquiry
 //        may take.
+//   P2: the report of a node whose check runs, or has failed, ends no round that runs without it,
+//       and no node runs workers, or is taken into a round, before its check has passed.
 //   L1: within the longest hold-back and two leases after the faults a job whose work does not end
 //       runs a round of all its healthy nodes, up to MAX; and another job ends within these, the
 //       join and orphan time-outs, and two rounds (tests/simulation/sim_liveness.cc).
@@ -113,6 +115,9 @@ struct SimCoverage {
   int rounds_checked = 0;    // every pair of a required network reached each other
   int rounds_parted = 0;     // some did not
   int jobs_parted = 0;       // ended, since too few nodes were left
+  int checks_passed = 0;
+  int checks_failed = 0;
+  int rounds_without_unfit = 0;  // reports of nodes that do not pass their check, while one runs
   void Add(const SimCoverage& other);
 };
 
@@ -172,6 +177,11 @@ class SimCluster {
     bool asks_workers = false;
     bool awaits_judge = false;
   };
+  // A node's own check.
+  struct Check {
+    uint64_t number = 0;  // of the one that runs; 0: none
+    bool has_passed = false;
+  };
   struct Node {
     Incarnation incarnation;
     int job = 0;
@@ -209,6 +219,7 @@ class SimCluster {
     Inquiry inquiry;             // the last one
     HeardInquiry heard_inquiry;  // of the present round
     int signals_kept = 0;        // that are to follow
+    Check check;
   };
   // What the end of a job may follow from.
   struct JobCauses {
@@ -312,6 +323,13 @@ class SimCluster {
   void PrepareSignal(Node& node);
   void CheckMaySignal(Node& node);
   void CheckFailureIsTaken(const Node& node, const agent::WorkerExited& event);
+
+  // --- sim_node_checks.cc
+  void RunCheck(Node& node);
+  void CheckIsFit(const Node& node);
+  // P2. `ran_without`: by then a round ran without the node that has reported.
+  void CheckEndsNoRound(const Node& node, const AgentReport& report, bool ran_without,
+                        const std::vector<rendezvous::JobTable::JobEffect>& effects);
 
   // --- sim_split.cc: a network that is required
   bool IsBroken(int job, const std::string& a, const std::string& b) const;

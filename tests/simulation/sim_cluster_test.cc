@@ -49,6 +49,9 @@ TEST(SimCluster, KeepsItsInvariantsAndComesToAnEndInEverySeed) {
   EXPECT_GT(coverage.rounds_checked, 0);
   EXPECT_GT(coverage.rounds_parted, 0);
   EXPECT_GT(coverage.jobs_parted, 0);
+  EXPECT_GT(coverage.checks_passed, 0);
+  EXPECT_GT(coverage.checks_failed, 0);
+  EXPECT_GT(coverage.rounds_without_unfit, 0);
 }
 
 TEST(SimCluster, IsTheSameRunForTheSameSeed) {

@@ -190,7 +190,8 @@ bool SimCluster::CouldAllSay(int job, RoundId round) const {
   return std::all_of(members.begin(), members.end(), [&](const auto& member) {
     const Node& node = nodes_.at(member.second);
     // A node that was told to join again says no more how its workers ended.
-    const bool has_left = node.core->phase() == agent::NodePhase::kReserving ||
+    const bool has_left = node.core->phase() == agent::NodePhase::kChecking ||
+                          node.core->phase() == agent::NodePhase::kReserving ||
                           node.core->phase() == agent::NodePhase::kJoining;
     return node.is_alive && !has_left && WasWellAfter(node, server_since_);
   });

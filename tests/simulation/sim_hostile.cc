@@ -85,6 +85,9 @@ AgentReport SimCluster::DrawHostileReport(int job) {
   if (random_.Chance(0.05)) report.unkillable_pids = {1};
   if (report.phase == AgentPhase::kLeaving) report.departure = Departure{.signal = 15};
   if (random_.Chance(0.3)) report.stop_floor = near(10);
+  if (plan_.failed_checks > 0 && random_.Chance(0.2)) {
+    report.check = CheckState{.failure = random_.Chance(0.5) ? "it says so" : ""};
+  }
   if (random_.Chance(0.1)) report.stop_wish = StopWish{.signal = 15, .drain_me = true};
   return report;
 }

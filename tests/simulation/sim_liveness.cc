@@ -44,6 +44,7 @@ absl::Duration SimCluster::LongestWait(int job) const {
   absl::Duration wait = 2 * (lease.duration + lease.margin) + settings.last_call_timeout +
                         settings.shutdown_timeout + kStops;
   if (!KnowsAllRounds() && server_life_ > 1) wait += settings.orphan_timeout;
+  if (plan_.failed_checks > 0) wait += agent::kMaxCheckPause + kStops;
   const rendezvous::JobState* state = table_ == nullptr ? nullptr : table_->FindState(KeyOf(job));
   if (state == nullptr) return wait;
   // A worker that lies may have had a stop step named that honest ones come to only later (Lie).
@@ -69,7 +70,7 @@ std::string SimCluster::WhyNoRound(int job) const {
   int running_others = 0;  // to be ended by what was drawn for them, with a place until then
   for (const auto& [id, node] : nodes_) {
     if (node.job != job || node.finished || node.is_leaving) continue;
-    if (IsApart(node)) continue;
+    if (IsApart(node) || node.core->phase() == agent::NodePhase::kChecking) continue;
     const bool is_in = node.is_alive && node.assignment && IdOf(*node.assignment) == newest &&
                        node.core->phase() == agent::NodePhase::kRunning;
     const bool runs = is_in && std::any_of(node.workers.begin(), node.workers.end(),

@@ -39,7 +39,12 @@ void SimCluster::SendReport(Node& node, AgentReport report) {
               Node& from = nodes_.at(id);
               NoteHeard(from, report.sequence);
               from.causes.reported[report.sequence] = report.instance;
-              return table_->OnReport(KeyOf(from.job), id, report, ServerNow());
+              const rendezvous::JobState* state = table_->FindState(KeyOf(from.job));
+              const bool ran_without = state != nullptr && !state->in_round.contains(id) &&
+                                       state->phase == rendezvous::JobPhase::kRunning;
+              auto effects = table_->OnReport(KeyOf(from.job), id, report, ServerNow());
+              CheckEndsNoRound(from, report, ran_without, effects);
+              return effects;
             });
           });
 }

@@ -52,16 +52,17 @@ constexpr SimFamily kFamilies[] = {
     {"broken_pairs", &SimPlan::broken_pairs},
     {"lost_writes", &SimPlan::lost_writes},
     {"inquiries", &SimPlan::inquiries},
+    {"failed_checks", &SimPlan::failed_checks},
 };
 
-// The most of each, in the order of kFamilies; the last four are drawn by themselves.
+// The most of each, in the order of kFamilies; the last five are drawn by themselves.
 constexpr double kMost[] = {
     0.2,      0.3,       0.2,       1.0 / 30, 1.0 / 120, 1.0 / 60,  1.0 / 10, 1.0 / 300,
     1.0 / 60, 1.0 / 90,  1.0 / 90,  1.0 / 10, 1.0 / 300, 1.0 / 3,   1.0 / 30, 1.0 / 40,
     1.0 / 60, 1.0 / 30,  1.0 / 30,  0.3,      0.7,       1.0 / 200, 1.0 / 60, 1.0 / 30,
     0.05,     0.2,       0.3,       0.02,     0.3,       0.01,      0.5,      0.3,
     1.0,      1.0 / 200, 1.0 / 400, 0.5,      1.0,       0.3};
-static_assert(std::size(kMost) + 4 == std::size(kFamilies));
+static_assert(std::size(kMost) + 5 == std::size(kFamilies));
 
 ScaleUp DrawScaleUp(SimRandom& random) {
   const double kind = random.Unit();
@@ -145,6 +146,7 @@ SimPlan DrawPlan(SimRandom& random) {
     plan.inquiries = random.Unit();
     plan.worker_failures = std::max(plan.worker_failures, 0.2);
   }
+  if (random.Chance(0.2)) plan.failed_checks = 0.8 * random.Unit();
   return plan;
 }
 

@@ -81,6 +81,8 @@ struct SimPlan {
   double liars = 0;  // say of themselves what comes to their minds
   // The drift of each node's clock, in parts of it.
   double drifts = 0;
+  // The chance of one check of a node; all have one then.
+  double failed_checks = 0;
   // Rates per job and second of reports that no agent of ours makes. Members that lie harm the last
   // of several jobs only; newcomers that may not come in harm nobody.
   double hostile_members = 0;
