@@ -74,6 +74,11 @@ status::StatusPage AgentSight::OwnPage(const std::string& why) const {
   page.restarts.used = parts_.roster.assignment().restarts_used;
   const bool runs = parts_.core.phase() == NodePhase::kRunning;
   page.round = {.round = parts_.core.round().value(), .phase = runs ? "running" : "forming"};
+  const std::string& unfit = parts_.core.check().failure();
+  if (!unfit.empty()) {
+    page.nodes.unfit = 1;
+    page.members.push_back({.name = parts_.options.node.name, .state = "unfit", .check = unfit});
+  }
   if (!runs) return page;
   page.round.num_nodes = parts_.roster.assignment().num_nodes;
   page.round.world_size = parts_.roster.assignment().world_size;

@@ -59,6 +59,7 @@ std::string NodesLine(const StatusPage& page) {
   add(page.nodes.held_back, "held back");
   add(page.nodes.draining, "draining");
   add(page.nodes.lost, "lost");
+  add(page.nodes.unfit, "unfit");
   absl::StrAppend(&line, "; restarts: ", page.restarts.used, " of ", page.restarts.max, " used");
   if (page.restarts.for_other_nodes > 0) {
     absl::StrAppend(&line, ", ", page.restarts.for_other_nodes, " for nodes that came or went");
@@ -182,7 +183,13 @@ std::string StatusText(const StatusPage& page) {
     absl::StrAppend(&out, absl::StrFormat("  %-24s %-11s %-9s %6s %9s\n", "NODE", "RANKS", "STATE",
                                           "LEASE", "STEP"));
   }
-  for (const NodeOfJob& node : shown) absl::StrAppend(&out, NodeLine(node), "\n");
+  for (const NodeOfJob& node : shown) {
+    absl::StrAppend(&out, NodeLine(node), "\n");
+    if (!node.check.empty()) {
+      const std::string why = Wrapped(ForTerminal(node.check), kTextColumns - 4, "    ");
+      absl::StrAppend(&out, "    ", why, "\n");
+    }
+  }
   const size_t more = page.members.size() - shown.size() + page.members_left_out;
   if (more > 0) absl::StrAppend(&out, "  and ", Nodes(static_cast<int>(more)), " more\n");
   if (page.told_by != "the rendezvous") {

@@ -1,6 +1,7 @@
 #include "rendezvous/status/make_page.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -90,6 +91,9 @@ std::string StateOfMember(const JobState& state, Incarnation member) {
   if (state.succeeded.contains(member)) return "done";
   const auto node = state.nodes.find(member);
   if (node == state.nodes.end() || !node->second.connected) return "away";
+  const std::optional<CheckState>& check = node->second.report.check;
+  if (check && !state.in_round.contains(member))
+    return check->failure.empty() ? "checking" : "unfit";
   return state.in_round.contains(member) ? "running" : "stopped";
 }
 
@@ -130,6 +134,7 @@ NodeOfJob MemberOf(const JobState& state, Incarnation member, MonoTime now) {
   }
   if (const auto found = state.nodes.find(member); found != state.nodes.end()) {
     out.lease_seconds = Since(now, found->second.lease_expires);
+    if (const auto& check = found->second.report.check) out.check = check->failure;
   }
   return out;
 }
@@ -146,7 +151,8 @@ NodeOfJob WaitingNode(const JobState& state, Incarnation agent, std::string what
   return {.name = node.report.node.name,
           .num_ranks = node.report.node.local_world_size,
           .state = std::move(what),
-          .lease_seconds = Since(now, node.lease_expires)};
+          .lease_seconds = Since(now, node.lease_expires),
+          .check = node.report.check ? node.report.check->failure : ""};
 }
 
 // There is more to say of those that do not simply run.
@@ -191,6 +197,10 @@ void AddNodes(const JobState& state, const JobProgress* progress, MonoTime now, 
   };
   for (const auto& [order, agent] : state.joined) add_waiting(agent, runs ? "spare" : "joined");
   for (const auto& [order, agent] : state.held_back) add_waiting(agent, "held back");
+  for (const auto& [agent, node] : state.nodes) {
+    const std::optional<CheckState>& check = node.report.check;
+    if (check) add_waiting(agent, check->failure.empty() ? "checking" : "unfit");
+  }
   Shorten(page);
 }
 
@@ -213,7 +223,8 @@ StatusPage MakeStatusPage(const std::string& run_id, const JobState& state,
   page.nodes = {.joined = static_cast<int>(state.joined.size()),
                 .held_back = static_cast<int>(state.held_back.size()),
                 .draining = NumDraining(state),
-                .lost = static_cast<int>(state.lost.size())};
+                .lost = static_cast<int>(state.lost.size()),
+                .unfit = static_cast<int>(state.outside.unfit.size())};
   if (state.settings.has_value()) {
     page.nodes.min = state.settings->min_nodes;
     page.nodes.max = state.settings->max_nodes;

@@ -8,14 +8,14 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(HealthOfJob, state, text, for_se
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RoundOfJob, round, phase, num_nodes, world_size,
                                                 for_seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodesOfJob, min, max, running, joined, held_back,
-                                                draining, lost)
+                                                draining, lost, unfit)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RestartsOfJob, used, max, for_other_nodes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(ProgressOfJob, step, steps_per_second, slowest_rank,
                                                 slowest_node, lag_steps, committed_step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(IncidentOfJob, text, ago_seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeOfJob, name, node_rank, first_rank, num_ranks,
                                                 state, lease_seconds, step, silent_rank,
-                                                silent_seconds)
+                                                silent_seconds, check)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StatusPage, schema, job, told_by, health, round,
                                                 nodes, restarts, progress, last_incident, members,
                                                 members_left_out)

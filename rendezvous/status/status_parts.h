@@ -30,7 +30,8 @@ struct NodesOfJob {
   int joined = 0;   // ready for the next round; while a round runs: spares
   int held_back = 0;
   int draining = 0;
-  int lost = 0;  // of the last round
+  int lost = 0;   // of the last round
+  int unfit = 0;  // nodes whose check has failed
 };
 
 struct RestartsOfJob {
@@ -59,12 +60,14 @@ struct NodeOfJob {
   int node_rank = -1;
   int first_rank = -1;
   int num_ranks = 0;
-  std::string
-      state;  // "running", "done", "spare", "joined", "draining", "held back", "away", "lost"
+  // "running", "done", "spare", "joined", "draining", "held back", "away", "lost", "stopped", and
+  // by its node check "checking" or "unfit".
+  std::string state;
   double lease_seconds = -1;  // what is left of it
   int64_t step = -1;          // of its slowest rank
   int silent_rank = -1;       // that has been silent longest, of those that are
   double silent_seconds = -1;
+  std::string check;  // how its node check has failed, with its last line; empty: it has not
 };
 
 }  // namespace muster::status

@@ -72,6 +72,24 @@ TEST(StatusText, SaysAllOnOneScreen) {
             "  node2                    8-15        running     4.5s       120\n");
 }
 
+TEST(StatusText, SaysBelowAnUnfitNodeWhyItIs) {
+  StatusPage page = Running();
+  page.nodes.unfit = 1;
+  page.members.push_back(
+      {.name = "node3",
+       .num_ranks = 8,
+       .state = "unfit",
+       .lease_seconds = 5,
+       .check = absl::StrCat("the node check /opt/site/checks/gpu.sh exited with ",
+                             "code 1: GPU 3\x1b[31m has fallen off the bus")});
+  const std::string text = StatusText(page);
+  EXPECT_THAT(text, HasSubstr("nodes wanted: 2 to 4, 1 spare, 1 unfit;"));
+  EXPECT_THAT(text, HasSubstr("  node3                    -           unfit         5s         -\n"
+                              "    the node check /opt/site/checks/gpu.sh exited with code 1: GPU\n"
+                              "    3<U+001B>[31m has fallen off the bus\n"));
+  EXPECT_LE(LongestLine(text), 80u);
+}
+
 TEST(StatusText, WrapsALongVerdict) {
   StatusPage page = Running();
   page.health = {.state = status::kHung, .text = std::string(60, 'a') + " " + std::string(60, 'b')};

@@ -188,6 +188,30 @@ TEST(MakeStatusPage, OfANoticeWaitsUntilItGoesOn) {
   EXPECT_EQ(PageOf(job, &progress).health.state, kHealthy);
 }
 
+TEST(MakeStatusPage, OfANodeThatDoesNotPassItsCheckSaysWhyForAsLongAsItIsThere) {
+  CoreUnderTest job(Settings(1, 2, 3));
+  job.RunWith(2);
+  job.Fail(2);
+  job.Join(1);
+  job.Report(2).check = CheckState{};
+  job.Join(2);
+  EXPECT_EQ(PageOf(job).members[1].state, "checking");
+  job.Report(2).check->failure = "the node check doctor exited with code 1: GPU 3 is gone";
+  job.Join(2);
+  job.Report(3).check = CheckState{.failure = "the node check doctor did not end within 1m"};
+  job.Join(3);
+  const StatusPage page = PageOf(job);
+  EXPECT_EQ(page.nodes.unfit, 2);
+  ASSERT_THAT(page.members, SizeIs(3));
+  EXPECT_EQ(page.members[1].name, "node2");
+  EXPECT_EQ(page.members[1].state, "unfit");
+  EXPECT_THAT(page.members[1].check, HasSubstr("GPU 3 is gone"));
+  EXPECT_EQ(page.members[2].state, "unfit");
+  EXPECT_GT(page.members[2].lease_seconds, 0);
+  job.Leave(3, {.reason = "node3 was told to end"});
+  EXPECT_THAT(PageOf(job).members, SizeIs(2));
+}
+
 TEST(MakeStatusPage, OfAThousandNodesFitsAnAnswer) {
   CoreUnderTest job(Settings(1000, 1000));
   job.RunWith(1000);

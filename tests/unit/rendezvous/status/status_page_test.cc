@@ -16,11 +16,11 @@ StatusPage FullPage() {
           .told_by = "the rendezvous",
           .health = {kHung, "rank 1 hangs", 12.5},
           .round = {3, "running", 2, 4, 60},
-          .nodes = {2, 3, 2, 1, 1, 1, 1},
+          .nodes = {2, 3, 2, 1, 1, 1, 1, 1},
           .restarts = {1, 3, 2},
           .progress = {70, 3.5, 1, "node1", 4, 64},
           .last_incident = {"rank 1 hangs", 12.5},
-          .members = {{"node1", 0, 0, 2, "running", 5.5, 66, 1, 12.5}},
+          .members = {{"node1", 0, 0, 2, "running", 5.5, 66, 1, 12.5, "GPU 3 is gone"}},
           .members_left_out = 1};
 }
 
@@ -32,14 +32,14 @@ TEST(StatusPageJson, HasTheseKeysInSchemaOne) {
     "health": {"state": "hung", "text": "rank 1 hangs", "for_seconds": 12.5},
     "round": {"round": 3, "phase": "running", "num_nodes": 2, "world_size": 4, "for_seconds": 60.0},
     "nodes": {"min": 2, "max": 3, "running": 2, "joined": 1, "held_back": 1, "draining": 1,
-              "lost": 1},
+              "lost": 1, "unfit": 1},
     "restarts": {"used": 1, "max": 3, "for_other_nodes": 2},
     "progress": {"step": 70, "steps_per_second": 3.5, "slowest_rank": 1, "slowest_node": "node1",
                  "lag_steps": 4, "committed_step": 64},
     "last_incident": {"text": "rank 1 hangs", "ago_seconds": 12.5},
     "members": [{"name": "node1", "node_rank": 0, "first_rank": 0, "num_ranks": 2,
                  "state": "running", "lease_seconds": 5.5, "step": 66, "silent_rank": 1,
-                 "silent_seconds": 12.5}],
+                 "silent_seconds": 12.5, "check": "GPU 3 is gone"}],
     "members_left_out": 1})"));
 }
 
