@@ -17,8 +17,9 @@ constexpr char kDoctorUsage[] =
     "\n"
     "Looks for what makes jobs fail or crawl on this node: GPUs, their memory and links, the\n"
     "driver, /dev/shm, limits, clock, network, host name, ports and secret. One line for each\n"
-    "check, with what to do; exit code 1 if there is a fault. As a round hook:\n"
-    "--round_hook=PATH, where PATH is a link to muster named muster-doctor.\n";
+    "check, with what to do; exit code 1 if there is a fault. Before a node joins a job:\n"
+    "--node_check=muster-doctor. Before each round: --round_hook=PATH, where PATH is a link to\n"
+    "muster named muster-doctor.\n";
 
 // Those of `muster run` that choose hosts.
 bool ChoosesHosts(const std::string& option) {

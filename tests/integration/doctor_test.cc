@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "proto/base/exit_codes.h"
 #include "tests/support/files.h"
 #include "tests/support/job_under_test.h"
 #include "tests/support/peer_python.h"
@@ -14,6 +15,7 @@ namespace muster::testing {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 constexpr char kHealthy[] = "num_gpus=2 gpu0.links=4 gpu0.links_up=4 gpu1.links=4 gpu1.links_up=4 ";
@@ -148,6 +150,19 @@ TEST_F(Doctor, HoldsARoundBackAsItsHook) {
   EXPECT_NE(faulty.exit_code, 0);
   EXPECT_THAT(faulty.err, HasSubstr("uncorrectable memory errors"));
   EXPECT_FALSE(FileExists(Out("started")));
+}
+
+// The fault is the last line, wherever it is among the findings: what stands for the whole check.
+TEST_F(Doctor, KeepsANodeOutAsItsCheckAndNamesTheFault) {
+  const Arguments line = {MusterBinary(), "run", "--node_check=muster-doctor",
+                          ShellScript("train.sh", "touch $OUT/started")};
+  const SubprocessResult faulty =
+      StartProgram(line, With(absl::StrCat(kHealthy, "gpu0.uncorrected=1"))).Wait();
+  EXPECT_THAT(faulty, ExitsWith(kExitNodeUnfit));
+  EXPECT_THAT(faulty.err, ContainsRegex("exited with code 1: [^\n]*uncorrectable memory errors"));
+  EXPECT_FALSE(FileExists(Out("started")));
+  EXPECT_THAT(StartProgram(line, With(kHealthy)).Wait(), ExitsWith(0));
+  EXPECT_TRUE(FileExists(Out("started")));
 }
 
 }  // namespace
