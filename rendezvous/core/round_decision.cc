@@ -187,7 +187,8 @@ RoundDecision DecideWithEnough(const JobState& state, MonoTime now) {
     const MonoTime last_call_ends =
         state.last_call_since.value_or(now) + settings.last_call_timeout;
     if (!state.outside.checking.empty() && now < last_call_ends) {
-      return WaitUntil(last_call_ends, CheckingText(state, last_call_ends - now));
+      return WaitUntil(std::max(last_call_ends, earliest),
+                       CheckingText(state, last_call_ends - now));
     }
     reason = absl::StrCat(joined, " of ", WantedInWords(settings), " joined again");
   } else {

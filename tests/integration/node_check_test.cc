@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "proto/base/exit_codes.h"
 #include "tests/integration/several_nodes.h"
 #include "tests/support/files.h"
+#include "tests/support/node_network.h"
 #include "tests/support/patience.h"
 
 namespace muster::testing {
@@ -223,6 +225,20 @@ done)");
   for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(kLong), ExitsWith(0));
 }
 
+// A static job restarts for a node that is lost, and this one has one restart. The check takes longer
+// than the lease.
+TEST_F(NodeCheck, KeepsTheLeaseOfTheNodeWhileItRuns) {
+  const std::string check = Check("[ ! -e $OUT/failed ] || sleep 9");
+  const std::string script = ShellScript("train.sh", R"(
+if [ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then touch $OUT/failed; exit 3; fi
+[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exec sleep 1000)");
+  std::vector<Subprocess> agents;
+  for (const int node : {0, 1}) {
+    agents.push_back(StartStatic(node, 2, {"--max_restarts=1", check, script}));
+  }
+  for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(kLong), ExitsWith(0));
+}
+
 // The node that hosts the rendezvous does not pass its check: it serves the others and has no
 // place; once it has recovered it joins by itself.
 TEST_F(NodeCheck, TheHostOfTheRendezvousServesOnAndJoinsOnceItHasRecovered) {
@@ -257,6 +273,54 @@ TEST_F(NodeCheck, AJobThatIsTooSmallWithoutTheNodeEndsAtItsJoinTimeoutAndNamesIt
     EXPECT_THAT(result.err, HasSubstr("127.0.0.2 does not pass its check: the node check "));
     EXPECT_THAT(result.err, HasSubstr("GPU 3 of node 2 is gone"));
   }
+}
+
+// Six machines, of which one is sick: the job of five runs on the others.
+class NodeCheckOnMachines : public JobTest {
+ protected:
+  void SetUp() override {
+    JobTest::SetUp();
+    if (!NodeNetwork::IsPossible()) {
+      GTEST_SKIP() << "network namespaces need root and iproute2";
+    }
+    network_.emplace(6);
+  }
+  void TearDown() override {
+    network_.reset();
+    JobTest::TearDown();
+  }
+
+  std::optional<NodeNetwork> network_;
+};
+
+TEST_F(NodeCheckOnMachines, FiveOfSixRunAndTheStatusNamesTheSixth) {
+  const std::string check =
+      ShellScript("check.sh", "[ $SICK = no ] || { echo GPU 3 is gone; exit 1; }");
+  const std::string script = ShellScript(
+      "train.sh",
+      "touch $OUT/up.$RANK.of.$WORLD_SIZE; while [ ! -e $OUT/end ]; do sleep 0.1; done");
+  const std::string endpoint = absl::StrCat("--rdzv_endpoint=", network_->AddressOf(1), ":29400");
+  std::vector<Subprocess> agents;
+  for (int node = 1; node <= 6; ++node) {
+    agents.push_back(StartProgram(
+        network_->On(node, {MusterBinary(), "run", "--nnodes=5", "--rdzv_backend=c10d",
+                            "--rdzv_id=j6", endpoint, "--node_check=" + check, script}),
+        {{"SICK", node == 4 ? "yes" : "no"}}));
+  }
+  for (int rank = 0; rank < 5; ++rank) {
+    ASSERT_TRUE(WaitForOut(absl::StrCat("up.", rank, ".of.5")));
+  }
+  SubprocessResult status;
+  EXPECT_TRUE(WaitUntil(
+      [&] {
+        status = StartProgram(network_->On(2, {MusterBinary(), "status", "j6", endpoint})).Wait();
+        return status.exit_code == 0 && absl::StrContains(status.out, "GPU 3 is gone");
+      },
+      kLong));
+  EXPECT_THAT(status.out, AllOf(HasSubstr("5 of 5 nodes run 5 ranks"), HasSubstr("1 unfit"),
+                                HasSubstr("restarts: 0 of 0 used")));
+  WriteFile(Out("end"), "");
+  for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(kLong), ExitsWith(0));
 }
 
 }  // namespace

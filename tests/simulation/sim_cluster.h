@@ -39,7 +39,8 @@
 //        that its round is over; and neither that nor a failure waits for longer than the inquiry
 //        may take.
 //   P2: the report of a node whose check runs, or has failed, ends no round that runs without it,
-//       and no node runs workers, or is taken into a round, before its check has passed.
+//       and no node runs workers, or is taken into a round, before its check has passed: first,
+//       and since the last failure of its own workers.
 //   L1: within the longest hold-back and two leases after the faults a job whose work does not end
 //       runs a round of all its healthy nodes, up to MAX; and another job ends within these, the
 //       join and orphan time-outs, and two rounds (tests/simulation/sim_liveness.cc).
@@ -327,6 +328,8 @@ class SimCluster {
   // --- sim_node_checks.cc
   void RunCheck(Node& node);
   void CheckIsFit(const Node& node);
+  // The agent takes it at once, and for a failure of the node: its check is due.
+  bool IsOwnFailure(const Node& node, const WorkerFailure& failure) const;
   // P2. `ran_without`: by then a round ran without the node that has reported.
   void CheckEndsNoRound(const Node& node, const AgentReport& report, bool ran_without,
                         const std::vector<rendezvous::JobTable::JobEffect>& effects);

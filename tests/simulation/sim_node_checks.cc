@@ -50,6 +50,12 @@ void SimCluster::CheckIsFit(const Node& node) {
   Fail(absl::StrCat("P2: ", node.name, " starts workers, and has not passed its check"));
 }
 
+bool SimCluster::IsOwnFailure(const Node& node, const WorkerFailure& failure) const {
+  // What ranks called last may be asked for first, and a stop come before the answer.
+  if (node.is_paused || plan_.inquiries > 0) return false;
+  return failure.signal == 0 && node.core->phase() == agent::NodePhase::kRunning;
+}
+
 void SimCluster::CheckEndsNoRound(const Node& node, const AgentReport& report, bool ran_without,
                                   const std::vector<rendezvous::JobTable::JobEffect>& effects) {
   if (!report.check || !ran_without) return;

@@ -194,6 +194,7 @@ void SimCluster::ScheduleExit(Node& node, LocalRank local_rank, absl::Duration d
     Trace(owner.name, absl::StrCat("worker ", local_rank.value(), " ends"));
     coverage_.parked_deaths += worker.awaits_round;
     NoteExit(owner, failure);
+    if (failure && IsOwnFailure(owner, *failure)) owner.check.has_passed = false;
     const bool may_have_aborted = plan_.inquiries > 0 && failure && failure->signal == 0;
     if (may_have_aborted && random_.Chance(plan_.inquiries)) BeginInquiries(owner);
     StepAgent(id, agent::WorkerExited{round, local_rank, failure});

@@ -94,6 +94,29 @@ TEST_F(NodeChecks, TheOthersWaitForAMembersCheckAtMostForALastCall) {
   EXPECT_THAT(job_->state().members, ElementsAre(Incarnation(1), Incarnation(2)));
 }
 
+// A timer that is set for the past would come again and again.
+TEST_F(NodeChecks, NoDeadlineIsInThePastWhereTheNextRoundHasToWaitForLonger) {
+  RendezvousSettings settings = Settings(2, 3, 9);
+  settings.last_call_timeout = absl::Seconds(1);
+  Begin(settings);
+  job_->RunWith(3);
+  for (int i = 0; i < 5; ++i) {  // rounds that end within ten seconds
+    job_->Fail(1);
+    for (const int n : {1, 2, 3}) job_->Join(n);
+    for (int t = 0; t < 300 && job_->state().phase == JobPhase::kForming; ++t) {
+      job_->Advance(1, {1, 2, 3});
+    }
+    ASSERT_EQ(job_->state().phase, JobPhase::kRunning);
+    for (const int n : {1, 2, 3}) job_->SendPhase(n, AgentPhase::kRunning);
+  }
+  job_->Fail(3);
+  Check(3);
+  for (const int n : {1, 2}) job_->Join(n);
+  job_->Advance(1.5, {1, 2, 3});
+  ASSERT_EQ(job_->state().phase, JobPhase::kForming);
+  EXPECT_GT(job_->NextDeadline(), job_->now);
+}
+
 TEST_F(NodeChecks, TheOthersGoOnAtOnceWhenAMembersCheckFails) {
   Begin(Settings(2, 3, 3));
   job_->RunWith(3);
