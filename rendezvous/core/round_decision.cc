@@ -179,21 +179,18 @@ RoundDecision DecideWithEnough(const JobState& state, MonoTime now) {
   const int joined = NumJoined(state);
   const int at_hand = std::max(joined, std::min(settings.min_nodes, NumAtHand(state)));
   const MonoTime earliest = std::max(state.not_before, state.young_until);
+  const MonoTime last_call_ends = state.last_call_since.value_or(now) + settings.last_call_timeout;
   std::string reason;
   if (joined >= settings.max_nodes) {
     reason = absl::StrCat("all ", settings.max_nodes, " ", Nodes(settings.max_nodes), " joined");
   } else if (state.round != kNoRound && state.outside.survivors_joined >= settings.min_nodes) {
     if (!state.away.empty()) return WaitUntil(MonoTime::InfiniteFuture(), AwayText(state));
-    const MonoTime last_call_ends =
-        state.last_call_since.value_or(now) + settings.last_call_timeout;
     if (!state.outside.checking.empty() && now < last_call_ends) {
       return WaitUntil(std::max(last_call_ends, earliest),
                        CheckingText(state, last_call_ends - now));
     }
     reason = absl::StrCat(joined, " of ", WantedInWords(settings), " joined again");
   } else {
-    const MonoTime last_call_ends =
-        state.last_call_since.value_or(now) + settings.last_call_timeout;
     const MonoTime starts = std::max(last_call_ends, earliest);
     if (now < starts) {
       return WaitUntil(starts, absl::StrCat(at_hand, " of ", WantedInWords(settings),

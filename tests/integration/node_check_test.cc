@@ -225,8 +225,8 @@ done)");
   for (Subprocess& agent : agents) EXPECT_THAT(agent.Wait(kLong), ExitsWith(0));
 }
 
-// A static job restarts for a node that is lost, and this one has one restart. The check takes longer
-// than the lease.
+// A static job restarts for a node that is lost, and this one has one restart. The check takes
+// longer than the lease.
 TEST_F(NodeCheck, KeepsTheLeaseOfTheNodeWhileItRuns) {
   const std::string check = Check("[ ! -e $OUT/failed ] || sleep 9");
   const std::string script = ShellScript("train.sh", R"(
