@@ -1,6 +1,7 @@
 #include "agent/node_checker.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +18,11 @@ namespace {
 
 // More than a pipe holds, unless root has made it larger.
 constexpr int kReadsAtEnd = 16;
+
+bool HasOutput(int pipe) {
+  int bytes = 0;
+  return ioctl(pipe, FIONREAD, &bytes) == 0 && bytes > 0;
+}
 
 }  // namespace
 
@@ -66,21 +72,24 @@ bool NodeChecker::OnExited(const WorkerExit& exit) {
   return true;
 }
 
+// Waits and then reads, so that no bytes are on their way through the loop when the end of the
+// program is heard of first.
 void NodeChecker::Read() {
-  output_->async_read_some(asio::buffer(buffer_), [this](const asio::error_code& error, size_t n) {
-    if (error || !output_) return;
-    last_line_.Take({buffer_.data(), n});
-    Read();
-  });
+  output_->async_wait(asio::posix::stream_descriptor::wait_read,
+                      [this](const asio::error_code& error) {
+                        if (!error && output_ && TakeSome()) Read();
+                      });
+}
+
+bool NodeChecker::TakeSome() {
+  asio::error_code error;
+  const size_t n = output_->read_some(asio::buffer(buffer_), error);
+  last_line_.Take({buffer_.data(), n});
+  return !error || error == asio::error::would_block;
 }
 
 void NodeChecker::Drain() {
-  for (int i = 0; i < kReadsAtEnd; ++i) {
-    asio::error_code error;
-    const size_t n = output_->read_some(asio::buffer(buffer_), error);
-    if (error || n == 0) return;
-    last_line_.Take({buffer_.data(), n});
-  }
+  for (int i = 0; i < kReadsAtEnd && HasOutput(output_->native_handle()); ++i) TakeSome();
 }
 
 void NodeChecker::Finish(const absl::Status& ended) {

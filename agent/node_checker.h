@@ -38,6 +38,8 @@ class NodeChecker {
  private:
   // Reads on until the program has ended.
   void Read();
+  // Takes what there is, up to the buffer's size, without waiting. False: no more will come.
+  bool TakeSome();
   // Takes what the pipe holds: whoever has it still may write for ever.
   void Drain();
   void Finish(const absl::Status& ended);
