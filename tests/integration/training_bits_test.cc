@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -36,7 +37,8 @@ class TrainingBits : public JobTest {
         Start(Arguments{"run", absl::StrCat("--nproc_per_node=", ranks), trainer, "--data", text_,
                         "--mode=ordered", "--layers=2", "--heads=2", "--width=32", "--context=24",
                         "--batch-size=2", "--steps=6", "--sample_tokens=0",
-                        absl::StrCat("--accumulation=", kMicroBatches / ranks), "--hash"} +
+                        absl::StrCat("--accumulation=", std::max(1, kMicroBatches / ranks)),
+                        "--hash"} +
                   more,
               changes)
             .Wait(absl::Seconds(100));
@@ -120,6 +122,28 @@ TEST_F(TrainingBits, AreTheSameInAPipelineWhateverItsStagesAndBehindACheckpoint)
   const std::string resume = absl::StrCat("--resume=", Out("three"));
   EXPECT_EQ(HashOf(4, {"--stages=2", "--accumulation=2", resume}), expected);
   EXPECT_EQ(HashOf(1, {resume}), expected);
+}
+
+TEST_F(TrainingBits, OfTensorRanksAreTheSameForAsManyWhateverTheRestOfTheMesh) {
+  const std::string expected = HashOf(2, {"--mesh=tp=2", "--accumulation=4"});
+  EXPECT_THAT(expected, ContainsRegex("^hash=[0-9a-f]{64}$"));
+  EXPECT_NE(expected, HashOf(1));
+  EXPECT_EQ(HashOf(4, {"--mesh=tp=2,dp=2", "--accumulation=2"}), expected);
+  EXPECT_EQ(HashOf(4, {"--plan=zero-3", "--mesh=tp=2", "--accumulation=2"}), expected);
+  EXPECT_EQ(HashOf(4, {"--mesh=tp=2,pp=2", "--accumulation=4"}), expected);
+}
+
+// Half of the steps by eight ranks in three dimensions; what they have saved goes on as any mesh.
+TEST_F(TrainingBits, OfTensorRanksGoOnBehindACheckpointOfThreeDimensions) {
+  const Arguments half = {"--mesh=pp=2,dp=2,tp=2", "--accumulation=2", "--steps=3"};
+  const std::string saved = HashOf(8, half + Arguments{absl::StrCat("--save=", Out("three"))});
+  EXPECT_THAT(saved, ContainsRegex("^hash=[0-9a-f]{64}$"));
+  const std::string resume = absl::StrCat("--resume=", Out("three"));
+  EXPECT_EQ(HashOf(2, {"--mesh=tp=2", "--accumulation=4", resume}),
+            HashOf(2, {"--mesh=tp=2", "--accumulation=4"}));
+  const std::string as_one = HashOf(1, {resume});
+  EXPECT_EQ(HashOf(4, {"--stages=4", "--accumulation=4", resume}), as_one);
+  EXPECT_EQ(HashOf(4, {resume}), as_one);
 }
 
 TEST_F(TrainingBits, AreTheSameInEveryScheduleOfStagesAndBehindTheCheckpointOfAnother) {
