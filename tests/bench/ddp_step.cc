@@ -5,7 +5,8 @@
 //   muster run --nproc_per_node=2 ddp_step [steps] [preset]
 //
 // One thread per rank, fp32, four sequences per rank and step: one micro-batch of them, or in a
-// pipeline micro-batches of two. Its peer is ddp_step.py, the same model in PyTorch.
+// pipeline micro-batches of two. With "tp" all ranks compute the layers of one micro-batch together.
+// Its peer is ddp_step.py, the same model in PyTorch.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -50,9 +51,11 @@ absl::Status Run(int64_t steps, const std::string& preset) {
   MUSTER_ASSIGN_OR_RETURN(const auto runtime, Runtime::FromEnvironment());
   MUSTER_ASSIGN_OR_RETURN(const auto world, runtime->MakeCommunicator("world"));
   const DecoderConfig config;
-  ParameterStore store;
+  const bool is_tensor = preset == "tp";
+  MUSTER_ASSIGN_OR_RETURN(Plan plan, PlanPreset(is_tensor ? "ddp" : preset));
+  if (is_tensor) plan.tensor_ranks = world->size();
+  ParameterStore store(DType::kF32, TensorRanks::Of(world->rank(), plan.tensor_ranks));
   MUSTER_ASSIGN_OR_RETURN(const auto gpt, Decoder::Create(config, store));
-  MUSTER_ASSIGN_OR_RETURN(Plan plan, PlanPreset(preset));
   plan = CompletePlan(plan, world->size());
   plan.learning_rate = {.peak = 1e-4};
   const bool is_pipeline = plan.stages != 1;

@@ -38,6 +38,7 @@ struct Case {
   int64_t stages = 1;
   int64_t accumulation = 1;
   int64_t shard_ranks = 0;
+  int64_t tensor_ranks = 1;
   SumMode mode = SumMode::kFast;
   double seconds_to_reach = 0;
 };
@@ -63,6 +64,12 @@ std::vector<Case> Cases() {
   cases.push_back(cases.back());
   cases.back().name += ", 60 at a time";  // ranks add their micro-batches in several ways
   cases.back().accumulation = 60;
+  cases.push_back(pipeline);
+  cases.back().name += ", 8 tensor ranks";
+  cases.back().tensor_ranks = 8;
+  cases.push_back(cases.back());
+  cases.back().name += ", zero-3";
+  cases.back().preset = "zero-3";
   const size_t of_256 = cases.size();
   for (size_t i = 0; i < of_256; ++i) {
     cases.push_back(cases[i]);
@@ -100,6 +107,7 @@ absl::StatusOr<std::string> Measure(const Case& of) {
   options.plan.stages = of.stages;
   options.plan.accumulation = of.accumulation;
   options.plan.shard_ranks = of.shard_ranks;
+  options.plan.tensor_ranks = of.tensor_ranks;
   options.plan.mode = of.mode;
   const MonoTime begin = MonoNow();
   MUSTER_ASSIGN_OR_RETURN(const plan::PlanPageInput job,

@@ -1,6 +1,6 @@
-"""Training beside PyTorch: a step of a small GPT under every preset that two ranks can share,
-beside DistributedDataParallel and FSDP2; all-reduce by size; the initial values of GPT-2's 1.5
-billion parameters.
+"""Training beside PyTorch: a step of a small GPT under every preset that two ranks can share, and
+with its layers cut over both, beside DistributedDataParallel, FSDP2 and parallelize_module;
+all-reduce by size; the initial values of GPT-2's 1.5 billion parameters.
 
     training_bench.py --bin DIR [--python PYTHON] [--rounds 3] [--steps 12] [--json FILE]
 
@@ -17,7 +17,7 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-OURS = ("ddp", "zero-1", "zero-2", "zero-3", "full-shard", "shard-grad-op", "1f1b")
+OURS = ("ddp", "zero-1", "zero-2", "zero-3", "full-shard", "shard-grad-op", "1f1b", "tp")
 # Whom each is compared with: those who hold parameters whole, or in shards.
 PEER_OF = {
     "ddp": "ddp",
@@ -27,8 +27,13 @@ PEER_OF = {
     "full-shard": "fsdp2",
     "shard-grad-op": "fsdp2",
     "1f1b": "ddp",
+    "tp": "tp",
 }
-HAS = {"ddp": "import torch.distributed", "fsdp2": "from torch.distributed.fsdp import fully_shard"}
+HAS = {
+    "ddp": "import torch.distributed",
+    "fsdp2": "from torch.distributed.fsdp import fully_shard",
+    "tp": "from torch.distributed.tensor.parallel import parallelize_module",
+}
 KINDS = ("forward", "backward", "wait", "update", "communication", "total")
 
 
