@@ -215,9 +215,8 @@ absl::Status StepRunner::AwaitUse() {
   for (int action = core_->UseHoldUp(); action != plan::kNone; action = core_->UseHoldUp()) {
     if (action == ExecutorCore::kNever) {
       return absl::InternalError(
-          "gradients come in another order than when the model's order of use was found out; "
-          "tensor "
-          "ranks need one that stays the same");
+          "gradients come in another order than when the model's order of use was found out, and "
+          "tensor ranks need one that stays the same");
     }
     MUSTER_RETURN_IF_ERROR(Await(action));
   }

@@ -34,7 +34,7 @@ struct Exchanged {
 
 // What is planned for each rank.
 std::vector<Exchanged> Planned(Plan plan, int ranks, int ranks_of_node) {
-  ParameterStore store;
+  ParameterStore store(DType::kF32, TensorRanks::Of(0, plan.tensor_ranks));
   const auto gpt = *Decoder::Create(kModel, store);
   const ModelInput sample = engine::SampleInput(kSize.batch, kSize.sequence);
   const int stages = *NumStages(plan, ranks);
@@ -74,7 +74,7 @@ std::vector<Exchanged> Taken(const Plan& plan, int ranks, bool by_memory) {
           {.group = "world", .rank = rank, .size = ranks, .options = {.shared_memory = by_memory}},
           *comm::OpenGlooDevice("127.0.0.1", "lo"), store, "test");
       ASSERT_THAT(world, IsOk());
-      ParameterStore parameters;
+      ParameterStore parameters(DType::kF32, TensorRanks::Of(rank, plan.tensor_ranks));
       const auto gpt = *Decoder::Create(kModel, parameters);
       auto engine = Engine::Create(**world, parameters, plan, gpt->Units(), kSize);
       ASSERT_THAT(engine, IsOk());
@@ -94,6 +94,26 @@ std::vector<Exchanged> Taken(const Plan& plan, int ranks, bool by_memory) {
   return taken;
 }
 
+void ExpectAsPlanned(const Plan& plan, int ranks, const std::string& name) {
+  for (const bool by_memory : {true, false}) {
+    const auto taken = Taken(plan, ranks, by_memory);
+    const auto planned = Planned(plan, ranks, by_memory ? ranks : 1);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::string what = absl::StrCat(name, ", rank ", rank, " of ", ranks, ", ",
+                                            ToString(plan.mode), by_memory ? ", by memory" : "");
+      // Stages tell each other of their use in a call or two before the first step.
+      EXPECT_NEAR(static_cast<double>(taken[rank].memory),
+                  static_cast<double>(planned[rank].memory), 64)
+          << what;
+      // Norms of so few blocks go by doubling, which sends a little more than a ring.
+      constexpr double kNorms = 512;
+      const auto sent = static_cast<double>(planned[rank].sent);
+      EXPECT_NEAR(static_cast<double>(taken[rank].sent), sent, std::max(0.01 * sent, kNorms))
+          << what;
+    }
+  }
+}
+
 TEST(Exchange, OfEveryPresetTakesTheMemoryAndSendsTheBytesThatArePlanned) {
   for (const std::string& preset : PlanPresetNames()) {
     for (const int ranks : {2, 4}) {
@@ -101,23 +121,20 @@ TEST(Exchange, OfEveryPresetTakesTheMemoryAndSendsTheBytesThatArePlanned) {
         if (ranks > 2 && mode == SumMode::kOrdered) continue;  // to be quick
         Plan plan = Under(preset, SmallPlan(mode, 2), ranks);
         plan.stages = PlanPreset(preset)->stages;
-        for (const bool by_memory : {true, false}) {
-          const auto taken = Taken(plan, ranks, by_memory);
-          const auto planned = Planned(plan, ranks, by_memory ? ranks : 1);
-          for (int rank = 0; rank < ranks; ++rank) {
-            const std::string what = absl::StrCat(preset, ", rank ", rank, " of ", ranks, ", ",
-                                                  ToString(mode), by_memory ? ", by memory" : "");
-            // Stages tell each other of their use in a call or two before the first step.
-            EXPECT_NEAR(static_cast<double>(taken[rank].memory),
-                        static_cast<double>(planned[rank].memory), 64)
-                << what;
-            // Norms of so few blocks go by doubling, which sends a little more than a ring.
-            constexpr double kNorms = 512;
-            const auto sent = static_cast<double>(planned[rank].sent);
-            EXPECT_NEAR(static_cast<double>(taken[rank].sent), sent, std::max(0.01 * sent, kNorms))
-                << what;
-          }
-        }
+        ExpectAsPlanned(plan, ranks, preset);
+      }
+    }
+  }
+}
+
+TEST(Exchange, OfTensorRanksTakesTheMemoryAndSendsTheBytesThatArePlanned) {
+  for (const char* preset : {"ddp", "zero-3"}) {
+    for (const SumMode mode : {SumMode::kFast, SumMode::kOrdered}) {
+      Plan plan = Under(preset, SmallPlan(mode, 2), 2);
+      plan.tensor_ranks = 2;
+      for (const int64_t stages : {1, 2}) {
+        plan.stages = stages;
+        ExpectAsPlanned(plan, 4, absl::StrCat(preset, ", ", stages, " stages of tensor ranks"));
       }
     }
   }
