@@ -201,8 +201,8 @@ absl::StatusOr<std::string> StepTimeText(const AdviceOptions& asked,
   input.options.plan.memory_bytes_max = GatherPlan::kNoLimit;
   MUSTER_RETURN_IF_ERROR(is_on_host ? AddHost(named, input) : AddGpus(named, input));
   const bool is_narrow = SizeOf(job.options.dtype) < SizeOf(DType::kF32);
-  const advice::StepTime time =
-      advice::PredictStepTime(job, is_narrow && !is_on_host ? input.narrow : input.wide);
+  const advice::StepTime time = advice::PredictStepTime(
+      job, plan::MemoryOfRank(job), is_narrow && !is_on_host ? input.narrow : input.wide);
   return absl::StrFormat(
       "\nstep time, predicted:\n  %-28s %s\n  %-28s %.4g ms\n  %-28s %.4g ms\n  %-28s %.4g ms\n"
       "  %-28s %.4g ms\n  %-28s %.4g ms, %.3g %% scaling\n",

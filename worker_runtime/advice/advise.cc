@@ -22,6 +22,8 @@ constexpr std::array<const char*, 6> kPresets = {"ddp",           "zero-1",     
 // These presets are tried where there are several nodes.
 constexpr std::array<const char*, 4> kPresetsOfNodes = {"hybrid-shard", "hybrid-shard-zero2",
                                                         "mics", "zero-3-hpz"};
+// These are tried beside tensor ranks: others differ from one of them by little there.
+constexpr std::array<const char*, 3> kPresetsOfTensorRanks = {"ddp", "zero-1", "zero-3"};
 
 // A rung of the ladder takes at most this share of the memory of the one above.
 constexpr double kRungShare = 0.9;
@@ -57,18 +59,32 @@ std::vector<int64_t> MicroBatches(int64_t sequences) {
   return sizes;
 }
 
+// Whether so many tensor ranks can share the layers of a model, on one node.
+bool MayShare(const DecoderConfig& model, int64_t tensor_ranks, int64_t ranks_of_node) {
+  return tensor_ranks <= ranks_of_node && ranks_of_node % tensor_ranks == 0 &&
+         model.heads % tensor_ranks == 0 && model.key_heads() % tensor_ranks == 0 &&
+         model.mlp_width() % tensor_ranks == 0;
+}
+
+// How the ranks of a job lie.
+struct Spread {
+  int64_t stages = 1;
+  int64_t tensor_ranks = 1;
+  int64_t replicas = 1;
+};
+
 class Search {
  public:
   explicit Search(const AdviceInput& input) : input_(input) {}
 
   std::vector<Candidate> Run() {
+    const DecoderConfig& model = input_.options.model;
     for (int64_t stages = 1; stages <= kMostStages; stages *= 2) {
-      if (input_.shape.world_size % stages != 0 || stages > input_.options.model.layers) break;
-      const int64_t replicas = input_.shape.world_size / stages;
-      if (SequencesOf(input_) % replicas != 0) continue;
-      for (const char* preset : kPresets) TryPreset(stages, replicas, preset);
-      if (input_.shape.world_size <= OfNode()) continue;
-      for (const char* preset : kPresetsOfNodes) TryPreset(stages, replicas, preset);
+      if (input_.shape.world_size % stages != 0 || stages > model.layers) break;
+      for (int64_t tensor = 1; MayShare(model, tensor, OfNode()); tensor *= 2) {
+        if (input_.shape.world_size % (stages * tensor) != 0) break;
+        TrySpread({stages, tensor, input_.shape.world_size / stages / tensor});
+      }
     }
     return ByTime(std::move(found_));
   }
@@ -86,7 +102,19 @@ class Search {
   }
 
  private:
-  void TryPreset(int64_t stages, int64_t replicas, const std::string& preset) {
+  void TrySpread(const Spread& spread) {
+    if (SequencesOf(input_) % spread.replicas != 0) return;
+    if (spread.tensor_ranks > 1) {
+      for (const char* preset : kPresetsOfTensorRanks) TryPreset(spread, preset);
+      return;
+    }
+    for (const char* preset : kPresets) TryPreset(spread, preset);
+    if (input_.shape.world_size <= OfNode()) return;
+    for (const char* preset : kPresetsOfNodes) TryPreset(spread, preset);
+  }
+
+  void TryPreset(const Spread& spread, const std::string& preset) {
+    const auto& [stages, tensor_ranks, replicas] = spread;
     const bool is_plain = preset == "ddp";
     if (replicas == 1 && !is_plain) return;  // there is nobody to share with
     for (const auto& [dtype, rates] :
@@ -102,6 +130,7 @@ class Search {
           options.batch_size = micro;
           options.plan.accumulation = SequencesOf(input_) / replicas / micro;
           options.plan.stages = stages;
+          options.plan.tensor_ranks = tensor_ranks;
           options.plan.recompute.kind = kind;
           options.plan.memory_bytes_max = input_.memory_bytes_max;
           Try(std::move(options), *rates);
@@ -123,7 +152,7 @@ class Search {
         .push_back({.options = job->options,
                     .memory_bytes = memory.total(),
                     .sent_bytes = memory.figures.sent_total(),
-                    .time = PredictStepTime(*job, rates)});
+                    .time = PredictStepTime(*job, memory, rates)});
   }
 
   static std::vector<Candidate> ByTime(std::vector<Candidate> candidates) {
@@ -143,6 +172,9 @@ std::string OptionsOf(const Candidate& candidate) {
       "--plan=", options.plan.preset, " --dtype=", ToString(options.dtype),
       " --batch_size=", options.batch_size, " --accumulation=", options.plan.accumulation);
   if (options.plan.stages > 1) absl::StrAppend(&text, " --stages=", options.plan.stages);
+  if (options.plan.tensor_ranks > 1) {
+    absl::StrAppend(&text, " --mesh=tp=", options.plan.tensor_ranks);
+  }
   if (options.plan.recompute.kind != Recompute::Kind::kNone) {
     absl::StrAppend(&text, " --recompute=", ToString(options.plan.recompute.kind));
   }
@@ -163,7 +195,9 @@ std::vector<const Candidate*> RunnersUp(const std::vector<Candidate>& candidates
   std::vector<const Candidate*> shown;
   const auto is_like = [](const Candidate& a, const Candidate& b) {
     return a.options.plan.preset == b.options.plan.preset &&
-           a.options.plan.stages == b.options.plan.stages && a.options.dtype == b.options.dtype;
+           a.options.plan.stages == b.options.plan.stages &&
+           a.options.plan.tensor_ranks == b.options.plan.tensor_ranks &&
+           a.options.dtype == b.options.dtype;
   };
   for (const Candidate& candidate : candidates) {
     if (is_like(candidate, candidates.front())) continue;
@@ -217,6 +251,7 @@ absl::StatusOr<std::string> Advise(const AdviceInput& input) {
 bool VariesOption(absl::string_view option) {
   static constexpr absl::string_view kVaried[] = {"plan",
                                                   "stages",
+                                                  "mesh",
                                                   "dtype",
                                                   "batch_size",
                                                   "gradient_accumulation_steps",

@@ -29,10 +29,10 @@ double Seconds(int64_t bytes, double rate) {
 
 }  // namespace
 
-StepTime PredictStepTime(const plan::PlanPageInput& job, const RankRates& rates) {
+StepTime PredictStepTime(const plan::PlanPageInput& job, const plan::RankMemory& memory,
+                         const RankRates& rates) {
   const plan::PlanOptions& options = job.options;
   const Plan& plan = options.plan;
-  const plan::RankMemory memory = plan::MemoryOfRank(job);
   const auto sent = [&](plan::ActionKind kind) {
     return memory.figures.sent[static_cast<size_t>(kind)];
   };
@@ -56,15 +56,16 @@ StepTime PredictStepTime(const plan::PlanPageInput& job, const RankRates& rates)
   const double gradients =
       Seconds(sent(plan::ActionKind::kReduce) + sent(plan::ActionKind::kReplicate), rate);
   const double parameters = Seconds(sent(plan::ActionKind::kUnshard), rate);
-  // A pass waits for these.
-  const double handed_on =
-      Seconds(sent(plan::ActionKind::kSend) + sent(plan::ActionKind::kCombine), rate);
+  const double handed_on = Seconds(sent(plan::ActionKind::kSend), rate);
+  // A pass waits for what tensor ranks add up, who lie on one node where they can.
+  const double links = plan.tensor_ranks <= job.ranks_of_node ? rates.node_links : rate;
+  const double combined = Seconds(sent(plan::ActionKind::kCombine), links);
   const double hidden = rates.hidden_share;
   // Replicated parameters of a sharded optimizer are gathered behind the update, where little runs.
   const bool gathers_in_passes = plan.parameters.placement == Placement::kShard;
   time.exposed = std::max(0.0, gradients - (plan.overlap ? hidden * backward : 0)) +
                  std::max(0.0, parameters - (gathers_in_passes ? hidden * time.compute : 0)) +
-                 handed_on;
+                 handed_on + combined;
   // Gradient, master and two moments are read, and the last three and the parameter written.
   const int64_t optimizer = plan::At(memory.figures.peak, plan::Arena::kOptimizer);
   time.update = rates.memory_bandwidth > 0 ? 2.5 * Seconds(optimizer, rates.memory_bandwidth) : 0;

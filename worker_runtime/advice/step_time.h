@@ -23,6 +23,8 @@ struct StepTime {
   double efficiency() const { return (compute + update) / total(); }
 };
 
-StepTime PredictStepTime(const plan::PlanPageInput& job, const RankRates& rates);
+// `memory`: what a rank of the job takes and sends (plan::MemoryOfRank).
+StepTime PredictStepTime(const plan::PlanPageInput& job, const plan::RankMemory& memory,
+                         const RankRates& rates);
 
 }  // namespace muster::advice

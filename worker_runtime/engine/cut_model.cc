@@ -88,20 +88,23 @@ UnitRange UnitsOf(const ParameterStore& store, const PipelineCut& cut, int stage
 absl::StatusOr<std::vector<UnitUse>> UsesOfUnits(ParameterStore& store, const Plan& plan,
                                                  const UnitModel& model, const ModelInput& sample) {
   std::vector<UnitUse> units(NumUnits(store));
+  MUSTER_RETURN_IF_ERROR(CheckIsFree(store));
+  const MetaBinding binding(store, plan, Device::Meta());
   for (int u = 0; u < static_cast<int>(units.size()); ++u) {
     const bool is_last = u + 1 == static_cast<int>(units.size());
     std::set<int> used;
-    const auto run = [&](Tape& tape, absl::Span<const Activation> received) -> absl::Status {
-      store.OnUse([&](Parameter& parameter) {
-        if (parameter.unit() != u) used.insert(parameter.index());
-      });
-      MUSTER_ASSIGN_OR_RETURN(StageOutput output, model(tape, {u, u + 1}, sample, received));
-      units[u].products = tape.queue().num_flops();
-      if (!is_last) units[u].passed_on = ShapesOf(output.passed_on);
-      return absl::OkStatus();
-    };
-    const std::vector<Shape> received = u == 0 ? std::vector<Shape>() : units[u - 1].passed_on;
-    MUSTER_RETURN_IF_ERROR(RunOnMeta(store, plan, received, run));
+    store.OnUse([&](Parameter& parameter) {
+      if (parameter.unit() != u) used.insert(parameter.index());
+    });
+    TensorPool pool(Device::Meta());
+    Tape tape(pool);
+    tape.set_recompute(plan.recompute);
+    const std::vector<Shape> shapes = u == 0 ? std::vector<Shape>() : units[u - 1].passed_on;
+    const std::vector<Activation> received = Watch(tape, Allocate(pool, store.dtype(), shapes));
+    MUSTER_ASSIGN_OR_RETURN(const StageOutput output, model(tape, {u, u + 1}, sample, received));
+    MUSTER_RETURN_IF_ERROR(tape.status());
+    units[u].products = tape.queue().num_flops();
+    if (!is_last) units[u].passed_on = ShapesOf(output.passed_on);
     const std::vector<Shape>& passed_on = units[u].passed_on;
     const bool has_all = std::all_of(passed_on.begin(), passed_on.end(),
                                      [](const Shape& shape) { return shape.rank() > 0; });

@@ -14,30 +14,6 @@
 namespace muster::engine {
 namespace {
 
-// Gives every parameter of a store that is free sizes, as an engine of `plan` has them, and takes
-// them back.
-class MetaBinding {
- public:
-  MetaBinding(ParameterStore& store, const Plan& plan, const Device& meta)
-      : store_(store), pool_(meta) {
-    const DType gradient = plan::TypesOf(plan, InfoOf(store)).gradients;
-    for (const auto& parameter : store.parameters()) {
-      parameter->BindValue(pool_.Allocate(parameter->dtype(), parameter->shape()));
-      if (parameter->frozen()) continue;
-      parameter->BindGradient(pool_.Allocate(gradient, parameter->shape()));
-    }
-  }
-  ~MetaBinding() {
-    store_.OnUse(nullptr);
-    store_.OnAddUp(nullptr);
-    for (const auto& parameter : store_.parameters()) parameter->Unbind();
-  }
-
- private:
-  ParameterStore& store_;
-  TensorPool pool_;
-};
-
 // The passes of one stage without numbers, and which units and parameters they use.
 class StageRecording {
  public:
@@ -136,6 +112,22 @@ class StageRecording {
 
 }  // namespace
 
+MetaBinding::MetaBinding(ParameterStore& store, const Plan& plan, const Device& meta)
+    : store_(store), pool_(meta) {
+  const DType gradient = plan::TypesOf(plan, InfoOf(store)).gradients;
+  for (const auto& parameter : store.parameters()) {
+    parameter->BindValue(pool_.Allocate(parameter->dtype(), parameter->shape()));
+    if (parameter->frozen()) continue;
+    parameter->BindGradient(pool_.Allocate(gradient, parameter->shape()));
+  }
+}
+
+MetaBinding::~MetaBinding() {
+  store_.OnUse(nullptr);
+  store_.OnAddUp(nullptr);
+  for (const auto& parameter : store_.parameters()) parameter->Unbind();
+}
+
 const Device& MetaDevice(bool on_gpus, CudaAttention attention, SumMode mode) {
   if (!on_gpus) return Device::Meta();
   const bool is_auto = attention == CudaAttention::kAuto;
@@ -172,18 +164,6 @@ absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan
         return StageOutput{.loss = std::move(made)};
       },
       meta);
-}
-
-absl::Status RunOnMeta(
-    ParameterStore& store, const Plan& plan, absl::Span<const Shape> received,
-    absl::FunctionRef<absl::Status(Tape& tape, absl::Span<const Activation> received)> run) {
-  MUSTER_RETURN_IF_ERROR(CheckIsFree(store));
-  const MetaBinding binding(store, plan, Device::Meta());
-  TensorPool pool(Device::Meta());
-  Tape tape(pool);
-  tape.set_recompute(plan.recompute);
-  MUSTER_RETURN_IF_ERROR(run(tape, Watch(tape, Allocate(pool, store.dtype(), received))));
-  return tape.status();
 }
 
 absl::StatusOr<plan::UseTrace> RecordStageUse(ParameterStore& store, const Plan& plan,

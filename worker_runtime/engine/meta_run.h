@@ -16,6 +16,7 @@
 #include "muster/pipeline.h"
 #include "muster/plan.h"
 #include "muster/tape.h"
+#include "muster/tensor.h"
 #include "worker_runtime/plan/parameter_info.h"
 #include "worker_runtime/plan/update_plan.h"
 #include "worker_runtime/plan/use_trace.h"
@@ -41,12 +42,22 @@ absl::StatusOr<plan::UseTrace> RecordUse(ParameterStore& store, const Plan& plan
                                          absl::FunctionRef<absl::StatusOr<Loss>(Tape& tape)> loss,
                                          const Device& meta = Device::Meta());
 
-// Runs `run` alone, on a tape of the meta device, with activations of these shapes.
+// Gives every parameter of a store that is free (CheckIsFree) sizes, as an engine of `plan` has
+// them, and takes them back, as it does the store's listeners.
 //
-// Errors: CheckIsFree's; those of `run`.
-absl::Status RunOnMeta(
-    ParameterStore& store, const Plan& plan, absl::Span<const Shape> received,
-    absl::FunctionRef<absl::Status(Tape& tape, absl::Span<const Activation> received)> run);
+// Threads: thread-compatible.
+class MetaBinding {
+ public:
+  // The store outlives this.
+  MetaBinding(ParameterStore& store, const Plan& plan, const Device& meta);
+  ~MetaBinding();
+  MetaBinding(const MetaBinding&) = delete;
+  MetaBinding& operator=(const MetaBinding&) = delete;
+
+ private:
+  ParameterStore& store_;
+  TensorPool pool_;
+};
 
 // What a stage does with a micro-batch.
 using StageRun = absl::FunctionRef<absl::StatusOr<StageOutput>(

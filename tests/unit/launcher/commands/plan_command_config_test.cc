@@ -484,9 +484,18 @@ TEST(PlanAdvice, PrefersThePlanThatSendsLeastWhereAllFitAndShardsWhereTheyDoNot)
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("did you mean h100?")));
 }
 
+// Megatron's published runs of such blocks lie so: tensor ranks on a node, stages over nodes.
+TEST(PlanAdvice, ProposesTensorRanksWhereLayersAreLarge) {
+  EXPECT_THAT(PlanCommandText({"--advise", "--model=llama-3-70b", "--num_layers=8", "--gpu=h100",
+                               "--gpu_memory=40", "--gpus=8", "--nodes=2", "--sequence_length=4096",
+                               "--train_batch_size=64"}),
+              IsOkAndHolds(ContainsRegex("quickest:\n.*--plan=ddp .*--stages=4 --mesh=tp=4\n")));
+}
+
 TEST(PlanAdvice, TriesPlansThatKnowNodesWhereThereAreSeveral) {
-  Args args = {"--advise",      "--model=gpt2-124m", "--gpu=h100", "--gpus=4",
-               "--network=ndr", "--batch_size=1",    "--nodes=2"};
+  // Two ranks do not share its 25 heads.
+  Args args = {"--advise", "--model=gpt2-1558m", "--num_layers=6", "--gpu=h100",
+               "--gpus=4", "--network=ndr",      "--batch_size=1", "--nodes=2"};
   EXPECT_THAT(PlanCommandText(args),
               IsOkAndHolds(AllOf(HasSubstr("--plan=hybrid-shard "), HasSubstr("--plan=mics "),
                                  HasSubstr("--plan=hybrid-shard-zero2 "),
