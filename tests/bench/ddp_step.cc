@@ -5,7 +5,7 @@
 //   muster run --nproc_per_node=2 ddp_step [steps] [preset]
 //
 // One thread per rank, fp32, four sequences per rank and step: one micro-batch of them, or in a
-// pipeline micro-batches of two. With "tp" all ranks compute the layers of one micro-batch together.
+// pipeline micro-batches of two; with "tp" they compute the layers of one micro-batch together.
 // Its peer is ddp_step.py, the same model in PyTorch.
 #include <algorithm>
 #include <cstdio>

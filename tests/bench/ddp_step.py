@@ -1,7 +1,7 @@
 """The peer of ddp_step.cc: the same step of the same GPT under PyTorch's DistributedDataParallel on
-Gloo or, where this PyTorch has them, FSDP2 (fully_shard of each block, then of the whole) and tensor
-parallel (parallelize_module of each block, column- and row-wise, with queries, keys and values in
-matrices of their own, which torch can cut).
+Gloo or, where this PyTorch has them, FSDP2 (fully_shard of each block, then of the whole) and
+tensor parallel (parallelize_module of each block, column- and row-wise, with queries, keys and
+values in matrices of their own, which torch can cut).
 
     muster run --nproc_per_node=2 ddp_step.py [steps] [ddp|fsdp2|tp]
 """

@@ -65,7 +65,7 @@ std::vector<Case> Cases() {
   cases.back().name += ", 60 at a time";  // ranks add their micro-batches in several ways
   cases.back().accumulation = 60;
   cases.push_back(pipeline);
-  cases.back().name += ", 8 tensor ranks";
+  cases.back().name += ", tp=8";
   cases.back().tensor_ranks = 8;
   cases.push_back(cases.back());
   cases.back().name += ", zero-3";

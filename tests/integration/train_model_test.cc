@@ -65,6 +65,22 @@ TEST_F(TrainModel, BeginsWithTheWeightsAndGoesOnFromCheckpoints) {
               AllOf(HasSubstr(", after step 2"), HasSubstr(whole), Not(HasSubstr("a llama of"))));
 }
 
+// Each tensor rank takes its part of every matrix, whichever way it lies in the files; what they
+// save is exported whole.
+TEST_F(TrainModel, IsSharedByTensorRanks) {
+  const Arguments tensor = {"--mesh=tp=2"};
+  for (const char* name : {"gpt2", "llama3", "qwen2", "granite"}) {
+    const Arguments model = {"--model", ModelAt(name)};
+    const std::string loaded = HashOf(Job(1, model + Arguments{"--steps=0"}));
+    EXPECT_EQ(HashOf(Job(2, model + tensor + Arguments{"--steps=0"}, 2)), loaded) << name;
+    const std::string saved = Out(name), exported = absl::StrCat(saved, "_exported");
+    const std::string trained =
+        HashOf(Job(2, model + tensor + Arguments{"--steps=2", "--save", saved}, 2));
+    EXPECT_THAT(Run({"export", "--form=transformers", saved, exported}), ExitsWith(0));
+    EXPECT_EQ(HashOf(Job(1, {"--model", exported, "--steps=0"})), trained) << name;
+  }
+}
+
 TEST_F(TrainModel, LiesBeneathAdaptersThatKnowIt) {
   const Arguments adapters = {"--lora=2", "--save", Out("adapters"), "--resume", Out("adapters")};
   const Arguments over = adapters + Arguments{"--model", ModelAt("llama3")};
