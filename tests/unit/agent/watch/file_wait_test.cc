@@ -105,7 +105,9 @@ TEST_P(FileWait, IsOfAProcessBelowIt) {
 
 TEST(FileWaitOf, IsNothingOfASleeper) {
   const Subprocess sleeps({.argv = {"/bin/sleep", "1000"}});
-  EXPECT_EQ(FileWaitOf(sleeps.pid()), "");
+  // It reads its program first.
+  std::string wait;
+  EXPECT_TRUE(WaitUntil([&] { return (wait = FileWaitOf(sleeps.pid())).empty(); })) << wait;
   EXPECT_FALSE(DoesTreeAwaitFiles(sleeps.pid(), MonoNow()));
 }
 
