@@ -60,7 +60,7 @@ int DoctorCommand(const Invocation& invocation) {
   std::signal(SIGTERM, SIG_IGN);
   const NodeHealth node = LookAtThisNode(invocation.environment);
   std::vector<Finding> findings = Diagnose(node, LookAtGpus());
-  // As a node check: the others may run, and the last line, which stands for all, is a fault.
+  // An agent that runs this as its node check keeps the last line: a fault, where there is one.
   const bool is_check = FindVariable(invocation.environment, kNodeCheckVariable) != nullptr;
   if (is_check) absl::c_stable_sort(findings, IsLessSevere);
   const MeasuredNodes job =

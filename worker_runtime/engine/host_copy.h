@@ -27,7 +27,7 @@ absl::Status CopyAcross(Queue& queue, const Tensor& from, const Tensor& to);
 // What was sent to the queue is done. `any`: memory of its device. Errors: the device's.
 absl::Status WaitForQueue(Queue& queue, const Tensor& any);
 
-// As InitializeElements, in memory of the queue's device.
+// Writes what InitializeElements gives to `out`, which lies in memory of the queue's device.
 void FillInitial(Queue& queue, const Parameter& parameter, uint64_t seed, int64_t first,
                  const Tensor& out);
 
